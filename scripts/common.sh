@@ -30,3 +30,29 @@ unmount_below() {
     umount "$(printf '%b' "$target")" 2>/dev/null || umount -l "$(printf '%b' "$target")" || true
   done
 }
+
+# Makes /dev/fuse usable where root can: loads the module, creates the node. False where it is not.
+prepare_fuse() {
+  if is_root; then
+    grep -qw fuse /proc/filesystems || modprobe -q fuse 2>/dev/null || true
+    if [ ! -e /dev/fuse ] && grep -qw fuse /proc/filesystems; then
+      mknod -m 666 /dev/fuse c 10 229 2>/dev/null || true
+    fi
+  fi
+  (exec 3<>/dev/fuse) 2>/dev/null
+}
+
+# The kernel's switch for FUSE over io_uring, absent where the kernel has none (before 6.14).
+uring_switch=/sys/module/fuse/parameters/enable_uring
+
+# Turns the switch on and says so. False where it was on already, or cannot be changed.
+turn_uring_on() {
+  [ -e $uring_switch ] && is_root && [ "$(cat $uring_switch)" = N ] || return 1
+  { echo Y >$uring_switch; } 2>/dev/null || return 1
+  say "turned on FUSE over io_uring: $uring_switch is Y"
+}
+
+turn_uring_off() {
+  echo N >$uring_switch
+  say "put back: $uring_switch is N"
+}

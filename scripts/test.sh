@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and passes every check and test, also under sanitizers.
+#
+#   sudo scripts/test.sh [--quick] [--only REGEX] [--jobs N]
+#   scripts/test.sh --fix
+#
+#   --quick        without the second round under AddressSanitizer and UBSan
+#   --only REGEX   only the tests whose names match
+#   --jobs N       run N tests at once (default: two per processor)
+#   --fix          formats the sources, and does nothing else
+#
+# Tests that mount need root and /dev/fuse and are skipped without; CI=true makes that a failure.
+# Images are kept below $TMPDIR, or /var/tmp. The last line is the sum over checks and tests.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+exec </dev/null
+cd "$project_dir"
+
+passed=0 failed=0 skipped=0
+quick=false fix=false jobs=$(($(nproc) * 2)) only=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --quick) quick=true ;;
+    --fix) fix=true ;;
+    --only | --jobs)
+      [ $# -ge 2 ] || die "$1 takes a value"
+      if [ "$1" = --only ]; then only=(--tests-regex "$2"); else jobs=$2; fi
+      shift
+      ;;
+    --help | -h) usage; exit 0 ;;
+    *) die "unknown option '$1'; see --help" ;;
+  esac
+  shift
+done
+
+# ---- Set up, and leave nothing behind ----
+
+choose_scratch() {
+  local parent
+  for parent in "${TMPDIR:-/var/tmp}" /var/tmp "$build_dir"; do
+    # A tmpfs may refuse O_DIRECT, and images in it would take memory.
+    if [ -w "$parent" ] && [ "$(stat -f -c %T "$parent")" != tmpfs ]; then
+      mktemp -d "$parent/kvslot-test.XXXXXX"
+      return
+    fi
+  done
+  die "no folder for test images: set TMPDIR to one on a disk"
+}
+
+# Nobody else knows the scratch folder's name, so whatever mentions it is ours.
+kill_leftovers() {
+  local process
+  for process in /proc/[0-9]*; do
+    if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -qF "$scratch/"; then
+      kill -9 "${process#/proc/}" 2>/dev/null || true
+    fi
+  done
+}
+
+detach_loops() {
+  local device file
+  losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | while read -r device file; do
+    case "$file" in "$scratch"/*) losetup --detach "$device" || true ;; esac
+  done
+}
+
+uring_turned_on=false
+clean_up() {
+  trap '' INT TERM
+  if [ -n "${scratch:-}" ]; then
+    unmount_below "$scratch"
+    kill_leftovers
+    unmount_below "$scratch"
+    detach_loops
+    rm -rf --one-file-system "$scratch" || warn "could not remove $scratch"
+  fi
+  if $uring_turned_on; then turn_uring_off; fi
+  give_back_build_dir
+}
+
+finish() {
+  local summary="$passed passed, $failed failed"
+  if [ "$skipped" -gt 0 ]; then summary+=", $skipped skipped"; fi
+  trap - EXIT
+  clean_up
+  say "$summary"
+  [ "$failed" -eq 0 ] || exit 1
+  exit 0
+}
+
+# ---- Checks: each is one pass or one failure ----
+
+# check NAME COMMAND...   runs quietly; a failure shows the output
+check() {
+  local name=$1 start=$SECONDS
+  shift
+  if "$@" >"$scratch/log" 2>&1; then
+    passed=$((passed + 1))
+    say "ok      $name ($((SECONDS - start)) s)"
+  else
+    failed=$((failed + 1))
+    tail -n 200 "$scratch/log"
+    say "FAILED  $name"
+    return 1
+  fi
+}
+
+sources() { find include core fs tests \( -name '*.h' -o -name '*.cc' \) -print 2>/dev/null; }
+
+format() { sources | xargs --no-run-if-empty clang-format-19 "$@"; }
+
+# GCC ignores the annotations in kvslot/mutex.h; clang proves that every guarded field is locked.
+thread_safety() {
+  local flags=(-std=c++23 -fsyntax-only -Wthread-safety -Werror=thread-safety -Iinclude
+    "-DKVSLOT_VERSION=\"\"" $(PKG_CONFIG_PATH=build/fuse3/lib/pkgconfig pkg-config --cflags fuse3))
+  find core -name '*.cc' -print0 |
+    xargs -0 -r -n 4 -P "$(nproc)" clang++-19 "${flags[@]}" -Ibuild/view/core &&
+    find fs -name '*.cc' -print0 |
+    xargs -0 -r -n 4 -P "$(nproc)" clang++-19 "${flags[@]}" -Ibuild/view/fs
+}
+
+# ---- Tests ----
+
+# The number that ctest's report gives for a kind of result.
+reported() { grep -o -m 1 "$1=\"[0-9]*\"" "$scratch/report.xml" | head -1 | tr -dc 0-9; }
+
+# run_tests NAME FOLDER   runs and counts the tests that were built there
+run_tests() {
+  local name=$1 folder=$2 start=$SECONDS total
+  say "        $name tests"
+  rm -f "$scratch/report.xml"
+  TMPDIR=$scratch ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure \
+    --no-tests=error --output-junit "$scratch/report.xml" "${only[@]}" || true
+  if [ -s "$scratch/report.xml" ] && total=$(reported tests) && [ "$total" -gt 0 ]; then
+    failed=$((failed + $(reported failures)))
+    skipped=$((skipped + $(reported skipped)))
+    passed=$((passed + total - $(reported failures) - $(reported skipped)))
+  else
+    failed=$((failed + 1))
+    say "FAILED  $name: no tests ran"
+  fi
+  say "        $name tests took $((SECONDS - start)) s"
+}
+
+# A daemon has no terminal, so the sanitizers write to files, and any file is a failure.
+run_sanitized_tests() {
+  local options="log_path=$scratch/sanitizer:log_exe_name=1"
+  ASAN_OPTIONS=$options LSAN_OPTIONS=$options \
+    UBSAN_OPTIONS=$options:print_stacktrace=1 run_tests sanitized build/asan
+  if compgen -G "$scratch/sanitizer*" >/dev/null; then
+    cat "$scratch"/sanitizer*
+    failed=$((failed + 1))
+    say "FAILED  the sanitizers reported the above"
+  fi
+}
+
+# ---- The run ----
+
+if $fix; then
+  command -v clang-format-19 >/dev/null || die "clang-format-19 is missing; run: sudo scripts/install_deps.sh --test"
+  format -i
+  exit 0
+fi
+
+scripts/install_deps.sh --test
+scratch=$(choose_scratch)
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+if ! prepare_fuse; then
+  if [ "${CI:-}" = true ]; then die "no usable /dev/fuse, and CI=true makes that a failure"; fi
+  warn "no usable /dev/fuse: the tests that mount are skipped"
+elif ! is_root; then
+  warn "not root: the tests that need it are skipped; for all of them: sudo scripts/test.sh"
+fi
+if turn_uring_on; then uring_turned_on=true; fi
+
+check "format (scripts/test.sh --fix repairs it)" format --dry-run -Werror || true
+check "build, warnings are errors" scripts/build.sh --tests || finish
+check "thread safety, by clang" thread_safety || true
+run_tests plain build
+if ! $quick; then
+  check "build with sanitizers" scripts/build.sh --sanitize address,undefined --tests || finish
+  run_sanitized_tests
+fi
+finish
