@@ -1,0 +1,204 @@
+// The engine, node by node: a tree of names in memory, contents on the device, a journal that
+// makes both survive. The mount works with this; programs that only know keys use store.h.
+//
+// The path of a put: ContentChange -> commit (core/commit.cc: reserve, write, publish).
+#pragma once
+
+#include <kvslot/buffer.h>
+#include <kvslot/device.h>
+#include <kvslot/error.h>
+#include <kvslot/inspect.h>
+#include <kvslot/options.h>
+#include <kvslot/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvslot {
+
+struct NodeInfo {
+  NodeId node = NodeId::kNone;
+  NodeId parent = NodeId::kNone;       // kNone once the node is unlinked
+  ObjectId id = ObjectId::kNone;
+  NodeKind kind = NodeKind::kFile;
+  Attributes attributes;
+  std::uint64_t size_bytes = 0;        // of the stored value; of a symlink's target
+  std::uint64_t allocated_bytes = 0;   // whole slots
+  std::uint32_t subdirectory_count = 0;
+  bool linked = true;                  // false: removed, kept by a hold
+  bool stored = true;                  // false: a file that was created and never committed
+};
+
+struct DirectoryEntry {
+  std::string name;
+  NodeId node = NodeId::kNone;
+  ObjectId id = ObjectId::kNone;
+  NodeKind kind = NodeKind::kFile;
+  std::uint64_t cookie = 0;  // pass to list() to go on after this entry; 1 to 2^63-1, increasing
+};
+
+struct AttributeChange {
+  std::optional<std::uint32_t> mode, uid, gid;
+  std::optional<TimestampNs> atime_ns, mtime_ns, ctime_ns;
+  // False: a change that belongs to content not committed yet and is recorded with it.
+  bool record = true;
+};
+
+enum class RenameMode : std::uint8_t { kReplace, kNoReplace, kExchange };
+enum class RemoveKind : std::uint8_t { kNotDirectory, kDirectory };
+
+// New bytes for one window. size_bytes 0 makes the window a hole. The buffer's capacity is at
+// least size_bytes rounded up to whole blocks; bytes past size_bytes are the engine's to use.
+struct WindowWrite {
+  std::uint32_t window = 0;  // the value's bytes from window * window_size_bytes
+  std::uint32_t size_bytes = 0;
+  Buffer data;
+};
+
+// A window whose bytes are on the device already (see ContentChange::place_only).
+struct PlacedWindow {
+  std::uint32_t window = 0;
+  std::vector<Extent> extents;
+};
+
+// New content of one file: the windows that change and the size it then has. Windows at or past
+// the new size are dropped; a stored window that the new size cuts must be among the writes.
+struct ContentChange {
+  NodeId node = NodeId::kNone;      // held or linked until the commit returns
+  std::uint64_t size_bytes = 0;
+  bool whole = false;               // windows that are not named become holes (a full rewrite)
+  std::vector<WindowWrite> writes;
+  std::vector<PlacedWindow> placed;
+  std::uint32_t reserved_slots = 0;  // taken before with reserve_slots, given back by the commit
+
+  // Instead of publishing, writes the windows and moves them from `writes` to `placed`: how a
+  // value larger than memory reaches the device before its commit point.
+  bool place_only = false;
+
+  // With node == kNone: stores under this key, making missing directories and the file.
+  std::string_view key;
+  Attributes attributes;           // of a file made for `key`; mtime and ctime of an existing one
+  bool keep_existing = false;      // policy keep: an existing or in-flight key is left alone
+
+  // Results.
+  Result<void> result;
+  bool newly_stored = false;       // `key` did not exist before
+  bool written = false;            // false when keep_existing left the key alone
+};
+
+// What reading gave: pieces in order, of size_bytes in all, living as long as the view.
+struct ReadView {
+  std::vector<Buffer> buffers;
+  std::vector<iovec> pieces;
+  std::size_t size_bytes = 0;
+};
+
+struct SpaceInfo {
+  std::uint64_t total_blocks = 0;
+  std::uint64_t free_blocks = 0;  // what new values can still take, truthful to a slot
+  std::uint64_t nodes = 0;
+  std::uint64_t nodes_free = 0;
+};
+
+// Threads: thread-safe. Namespace calls answer from memory and are recorded in order with the
+// next commit; commit, read, flush, checkpoint and close wait for the device.
+class Volume {
+ public:
+  // Loads the newest checkpoint, replays the journal, and verifies what may not have been flushed.
+  //   errors   kCorrupt (not a store, damaged), kInvalid (newer format, other geometry), kIo
+  //   owns     takes the device
+  //   source   core/recovery.cc; core/LAYOUT.md "Recovery"
+  static Result<std::unique_ptr<Volume>> open(std::unique_ptr<Device> device,
+                                              const VolumeOptions& options);
+  ~Volume();  // as a crash would leave it; call close() first
+  Volume(const Volume&) = delete;
+  Volume& operator=(const Volume&) = delete;
+
+  // --- Names. `hold` keeps the node valid after it was unlinked, until as many releases.
+  Result<NodeInfo> lookup(NodeId parent, std::string_view name, bool hold = false);
+  Result<NodeInfo> stat(NodeId node) const;
+  // The node of a key such as "a/b/c"; no hold.
+  Result<NodeInfo> find(std::string_view key) const;
+  void hold(NodeId node, std::uint64_t count = 1);
+  void release(NodeId node, std::uint64_t count = 1);
+
+  // Makes a file (not recorded before its first commit), a directory, or a symlink to `target`.
+  Result<NodeInfo> create(NodeId parent, std::string_view name, NodeKind kind,
+                          const Attributes& attributes, std::string_view target = {},
+                          bool hold = false);
+  Result<void> remove(NodeId parent, std::string_view name, RemoveKind kind);
+  Result<void> rename(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
+                      RenameMode mode);
+  Result<NodeInfo> set_attributes(NodeId node, const AttributeChange& change);
+  Result<std::string> symlink_target(NodeId node) const;
+  // Entries after `cookie` (0: from the start), in cookie order, at most `count_max`.
+  Result<std::vector<DirectoryEntry>> list(NodeId directory, std::uint64_t cookie,
+                                           std::size_t count_max) const;
+
+  Result<std::string> xattr(NodeId node, std::string_view name) const;
+  Result<std::vector<std::string>> list_xattrs(NodeId node) const;
+  enum class XattrMode : std::uint8_t { kAny, kCreate, kReplace };
+  Result<void> set_xattr(NodeId node, std::string_view name, std::string_view value,
+                         XattrMode mode);
+  Result<void> remove_xattr(NodeId node, std::string_view name);
+
+  // --- Contents.
+  // Up to size_bytes of the stored value from offset_bytes; short only at its end. Every byte
+  // was checked against its checksum.
+  Result<ReadView> read(NodeId node, std::uint64_t offset_bytes, std::size_t size_bytes);
+  // The same for many files, all transfers going to the device together.
+  struct ReadRequest {
+    NodeId node;
+    std::uint64_t offset_bytes;
+    std::size_t size_bytes;
+    Result<ReadView> result;
+  };
+  void read_many(std::span<ReadRequest> requests);
+  // The first stored byte (data) or hole at or after offset_bytes; the size is a hole. kNotFound past it.
+  Result<std::uint64_t> seek(NodeId node, std::uint64_t offset_bytes, bool data) const;
+
+  // Promises that a later commit finds this many slots.
+  [[nodiscard]] Result<void> reserve_slots(std::uint32_t count);
+  void unreserve_slots(std::uint32_t count);
+
+  // Writes and publishes all changes as one batch with everything recorded before: one lock to
+  // reserve, one submission, one lock to publish. Each change carries its own result.
+  // Returns the sequence of the batch's journal block: pass it to flush_until.
+  std::uint64_t commit(std::span<ContentChange> changes, const char* reason = "direct");
+  // Makes everything up to that block durable (all that was ever recorded: ~0 after a commit).
+  Result<void> flush_until(std::uint64_t block_sequence);
+  // Commits what is recorded and flushes it.
+  Result<void> flush();
+
+  // Writes the index as a checkpoint and empties the journal behind it. One at a time.
+  Result<void> checkpoint();
+  [[nodiscard]] bool wants_checkpoint() const;
+  [[nodiscard]] bool has_recorded() const;          // something waits for the next commit
+  [[nodiscard]] std::uint64_t unflushed_bytes() const;  // written since the last flush
+  // Called (from any thread, under no lock) when has_recorded() becomes true.
+  void on_recorded(std::function<void()> callback);
+
+  // Flushes, checkpoints, and marks the store clean. Nothing may be under way; later calls fail.
+  Result<void> close();
+
+  [[nodiscard]] SpaceInfo space() const;
+  [[nodiscard]] const Geometry& geometry() const;
+  [[nodiscard]] const Device& device() const;
+  [[nodiscard]] BufferPool& buffers();
+  [[nodiscard]] bool is_read_only() const;  // opened so, or stopped after a failed flush
+  // Everything the engine knows, for the pseudo-files: see inspect.h.
+  [[nodiscard]] Inspector& inspector();
+
+ private:
+  struct State;
+  explicit Volume(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvslot
