@@ -1,0 +1,40 @@
+// A Device on a block device or an image file: the descriptor, its lock and its geometry. Made by
+// open_file_device of <kvslot/device.h>; transfers are the business of its IoEngine.
+#pragma once
+
+#include <kvslot/device.h>
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "core/io_engine.h"
+#include "core/unique_fd.h"
+
+namespace kvslot {
+
+// Threads: thread-safe.
+class FileDevice final : public Device {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<FileDevice>> open(const std::string& path,
+                                                                const FileDeviceOptions& options);
+
+  void run(std::span<IoRequest> requests) override;
+  [[nodiscard]] Result<void> flush() override;
+  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override;
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  [[nodiscard]] DeviceCounters counters() const override { return counters_.snapshot(); }
+
+ private:
+  FileDevice(UniqueFd fd, DeviceInfo info, bool read_only)
+      : fd_(std::move(fd)), info_(std::move(info)), read_only_(read_only) {}
+  [[nodiscard]] bool accepts(const IoRequest& request) const;
+
+  const UniqueFd fd_;
+  DeviceInfo info_;
+  const bool read_only_;
+  IoCounters counters_;
+  std::unique_ptr<IoEngine> engine_;  // set by open, then never changed; ends before counters_
+};
+
+}  // namespace kvslot
