@@ -46,7 +46,7 @@ for library in fuse3 liburing libxxhash fmt CLI11; do
 done
 if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 
-mkdir -p "$directory"
+mkdir -p "$directory" 2>/dev/null && [ -w "$directory" ] || die "cannot write to $directory: whose is it?"
 cmake -G Ninja -S "$project_dir" -B "$directory" "${options[@]}" >"$directory/configure.log" 2>&1 ||
   { cat "$directory/configure.log" >&2; die "cmake failed"; }
 grep 'libfuse' "$directory/configure.log" || true

@@ -28,13 +28,14 @@ test_packages=(
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
+# install_missing PACKAGE...   does nothing, quickly, where all are there
 install_missing() {
   local missing=() package
   for package in "$@"; do
     is_installed "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
-  is_root || die "missing: ${missing[*]}; run: sudo scripts/install_deps.sh"
+  is_root || die "missing: ${missing[*]}; run: sudo scripts/install_deps.sh${option:+ $option}"
   say "installing: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq </dev/null || die "apt-get update failed; is this machine online?"
@@ -64,13 +65,13 @@ fetch_fuse() {
   echo "deb-src [signed-by=$keyring] $uri $fuse_suite main" >"$work/sources.list"
   local apt=(apt-get -q -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=-
     -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root)
-  reason="the mirror does not serve $fuse_suite's fuse3"
+  reason="the mirror cannot be reached, or does not serve $fuse_suite's fuse3"
   "${apt[@]}" update --error-on=any && (cd "$work/source" && "${apt[@]}" source fuse3)
 }
 
 # fuse_session_custom_io, which only the tests call, is off by default since 3.18.
 compile_fuse() {
-  reason="it does not compile here"
+  reason="its source does not compile here"
   local source
   source=$(echo "$work"/source/fuse3-*/)
   meson setup "$work/build" "$source" --prefix="$fuse_prefix" --libdir=lib --bindir=/usr/bin \
@@ -81,6 +82,7 @@ compile_fuse() {
 
 build_fuse() {
   local have work=$build_dir/fuse3-work reason=
+  mkdir -p "$build_dir" 2>/dev/null && [ -w "$build_dir" ] || die "cannot write to $build_dir"
   have=$(pkg-config --modversion fuse3)
   rm -rf "$work" "$fuse_prefix"
   say "libfuse $have is older than $fuse_version_wanted: building Debian $fuse_suite's into build/fuse3"
@@ -88,18 +90,18 @@ build_fuse() {
     say "libfuse $(PKG_CONFIG_PATH=$fuse_prefix/lib/pkgconfig pkg-config --modversion fuse3) built"
   else
     rm -rf "$fuse_prefix"
-    say "no newer libfuse ($reason; last words: $(tail -1 "$log")): going on with $have," \
-      "without FUSE over io_uring"
+    say "no newer libfuse: $reason; going on with $have, without FUSE over io_uring"
   fi
   rm -rf "$work"
 }
 
 packages=("${build_packages[@]}")
-case "${1:-}" in
+option=${1:-}
+case "$option" in
   "") ;;
   --test) packages+=("${test_packages[@]}") ;;
   --help | -h) usage; exit 0 ;;
-  *) die "unknown option '$1'; see --help" ;;
+  *) die "unknown option '$option'; see --help" ;;
 esac
 command -v apt-get >/dev/null || die "needs apt-get; elsewhere install the packages it lists by hand"
 
