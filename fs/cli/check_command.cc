@@ -1,0 +1,97 @@
+// `kvslot info` and `kvslot fsck`: both only read. The step after is core's admin.h.
+#include <fmt/core.h>
+#include <kvslot/admin.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "fs/cli/commands.h"
+#include "fs/cli/complaint.h"
+#include "fs/cli/store_access.h"
+#include "fs/text.h"
+
+namespace kvslot::cli {
+namespace {
+
+// One line on a terminal that is written over as the check goes on; nothing elsewhere.
+class Progress {
+ public:
+  void show(std::uint64_t done, std::uint64_t total) {
+    if (!is_terminal_ || total == 0) return;
+    const auto percent = static_cast<int>(done * 100 / total);
+    if (percent == shown_percent_) return;
+    shown_percent_ = percent;
+    fmt::print(stderr, "\rchecking: {} %", percent);
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (shown_percent_ >= 0) fmt::print(stderr, "\r\033[K");
+    shown_percent_ = -1;
+  }
+
+ private:
+  const bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  int shown_percent_ = -1;
+};
+
+void print_report(const std::string& path, const CheckReport& report) {
+  std::uint64_t errors = 0;
+  for (const CheckFinding& finding : report.findings) {
+    if (finding.is_error) ++errors;
+    fmt::print("{}: {}: {}\n", path, finding.is_error ? "error" : "remark", finding.what);
+  }
+  fmt::print("{}: {}, {} keys, {} directories, {} bytes, {} slots used, {} free\n", path,
+             report.damaged ? fmt::format("damaged ({} errors)", errors) : "clean", report.keys,
+             report.directories, report.values_bytes, report.slots_used, report.slots_free);
+}
+
+}  // namespace
+
+int run_info(const std::string& path) {
+  const auto device = open_device(path, Access::kRead);
+  if (!device) return complain(path, device.error());
+  const auto info = read_store_info(**device);
+  if (!info) return complain(path, explain_store(info.error()));
+  const Geometry& geometry = info->geometry;
+  const auto line = [](const char* name, const std::string& value) {
+    fmt::print("{:<18}{}\n", name, value);
+  };
+  line("UUID", to_string(geometry.uuid));
+  line("label", geometry.label.empty() ? "-" : escape_key(geometry.label));
+  line("format version", fmt::format("{}", info->format_version));
+  line("state", info->clean ? "clean" : "not closed; the next mount recovers it");
+  line("size", size_text(geometry.size_bytes));
+  line("slot size", size_text(geometry.slot_size_bytes));
+  line("slots", fmt::format("{}", geometry.slot_count));
+  line("journal", size_text(geometry.journal_size_bytes));
+  line("sequence", fmt::format("{}", info->sequence));
+  line("checkpoint", info->checkpoint_written_ns == 0
+                         ? "-"
+                         : fmt::format("{} keys, {} bytes, written at {}", info->key_count,
+                                       info->checkpoint_size_bytes,
+                                       format_timestamp(info->checkpoint_written_ns)));
+  line("formatted at", format_timestamp(info->formatted_ns));
+  return kExitOk;
+}
+
+int run_fsck(const FsckArguments& arguments) {
+  const auto device = open_device(arguments.path, Access::kRead);
+  if (!device) {
+    complain(arguments.path, device.error());
+    return kFsckCouldNotRun;
+  }
+  Progress progress;
+  const CheckOptions options{
+      .verify_values = arguments.verify_values,
+      .on_progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
+  const auto report = check_device(**device, options);
+  progress.clear();
+  if (!report) {
+    complain(arguments.path, explain_store(report.error()));
+    return kFsckCouldNotRun;
+  }
+  print_report(arguments.path, *report);
+  return report->damaged ? kFsckDamaged : kExitOk;
+}
+
+}  // namespace kvslot::cli

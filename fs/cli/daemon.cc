@@ -1,0 +1,171 @@
+// Forks the daemon and listens to it. See daemon.h.
+//
+// The report pipe carries 'R' once the mount answers, and 'E' with a complaint if it never does or
+// if closing fails. A pipe that ends without either is a daemon that died.
+#include "fs/cli/daemon.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include "fs/cli/complaint.h"
+
+namespace kvslot::cli {
+namespace {
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+void detach_from_terminal() {
+  const int null_fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null_fd < 0) return;
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null_fd, fd);
+  if (null_fd > STDERR_FILENO) ::close(null_fd);
+}
+
+struct Readiness {
+  Session* session = nullptr;
+  int ready_fd = -1;
+  int report_fd = -1;  // of a daemon
+};
+
+void announce(void* context) {
+  const auto& readiness = *static_cast<Readiness*>(context);
+  if (readiness.ready_fd >= 0) {
+    write_all(readiness.ready_fd, "R");
+    ::close(readiness.ready_fd);
+  }
+  if (readiness.report_fd < 0) return;
+  detach_from_terminal();
+  // A starter that is gone cannot tell anybody that there is a mount.
+  if (!write_all(readiness.report_fd, "R")) readiness.session->shut_down();
+}
+
+std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Readiness readiness) {
+  auto session = Session::start(mount);
+  if (!session) return std::unexpected(session.error());
+  readiness.session = session->get();
+  return (*session)->run(&announce, &readiness);
+}
+
+[[noreturn]] void run_child(const MountOptions& mount, const ServeOptions& options, int report_fd,
+                            pid_t starter) {
+  ::setsid();
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);  // the starter may have blocked what ends a mount
+  std::signal(SIGPIPE, SIG_IGN);
+  if (options.ends_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != starter) ::_exit(1);
+  }
+  if (::chdir("/") != 0) ::_exit(1);
+  const auto served =
+      serve_and_announce(mount, {.ready_fd = options.ready_fd, .report_fd = report_fd});
+  if (!served) {
+    ::openlog("kvslot", LOG_PID, LOG_DAEMON);
+    ::syslog(LOG_ERR, "%s", served.error().c_str());
+    write_all(report_fd, "E" + served.error());
+  }
+  std::fflush(nullptr);
+  std::_Exit(served ? 0 : 1);
+}
+
+std::string death_of(int status) {
+  if (WIFSIGNALED(status)) return fmt::format("signal {}", WTERMSIG(status));
+  return fmt::format("exit code {}", WEXITSTATUS(status));
+}
+
+int wait_for(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace
+
+std::expected<void, Complaint> serve(const MountOptions& mount, const ServeOptions& options) {
+  return serve_and_announce(mount, {.ready_fd = options.ready_fd});
+}
+
+std::expected<Daemon, Complaint> Daemon::start(const MountOptions& mount,
+                                               const ServeOptions& options) {
+  std::array<int, 2> pipe_fds{};
+  if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) {
+    return std::unexpected(fmt::format("pipe: {}; close some files", errno_text(errno)));
+  }
+  const pid_t starter = ::getpid();
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    const int error = errno;
+    ::close(pipe_fds[0]);
+    ::close(pipe_fds[1]);
+    return std::unexpected(fmt::format("fork: {}; end some processes", errno_text(error)));
+  }
+  if (pid == 0) {
+    ::close(pipe_fds[0]);
+    run_child(mount, options, pipe_fds[1], starter);
+  }
+  ::close(pipe_fds[1]);
+  Daemon daemon(pid, pipe_fds[0]);
+  char first = 0;
+  ssize_t count = 0;
+  do {
+    count = ::read(pipe_fds[0], &first, 1);
+  } while (count < 0 && errno == EINTR);
+  if (count == 1 && first == 'R') return daemon;
+  const std::string complaint = daemon.read_report();
+  const int status = wait_for(pid);
+  if (count == 1 && !complaint.empty()) return std::unexpected(complaint);
+  return std::unexpected(
+      fmt::format("{}: the daemon ended ({}) before the mount answered; run it with -f to see why",
+                  mount.device_path, death_of(status)));
+}
+
+Daemon::Daemon(Daemon&& other) noexcept
+    : pid_(other.pid_), report_fd_(std::exchange(other.report_fd_, -1)) {}
+
+Daemon::~Daemon() {
+  if (report_fd_ >= 0) ::close(report_fd_);
+}
+
+std::string Daemon::read_report() const {
+  std::string report;
+  std::array<char, 512> part{};
+  for (;;) {
+    const ssize_t count = ::read(report_fd_, part.data(), part.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return report;
+    report.append(part.data(), static_cast<std::size_t>(count));
+  }
+}
+
+std::expected<void, Complaint> Daemon::wait() {
+  const std::string report = read_report();
+  const int status = wait_for(pid_);
+  if (report.starts_with('E')) return std::unexpected(report.substr(1));
+  if (status == 0) return {};
+  return std::unexpected(
+      fmt::format("the daemon ended ({}) before the store was closed; what was synced is safe",
+                  death_of(status)));
+}
+
+}  // namespace kvslot::cli

@@ -1,0 +1,157 @@
+// `kvslot mount` and `kvslot unmount`. The step after is fs/cli/daemon and fs/session.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <kvslot/admin.h>
+#include <poll.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <map>
+
+#include "fs/cli/commands.h"
+#include "fs/cli/complaint.h"
+#include "fs/cli/daemon.h"
+#include "fs/cli/mount_setup.h"
+#include "fs/cli/mount_table.h"
+#include "fs/cli/store_access.h"
+#include "fs/text.h"
+
+namespace kvslot::cli {
+namespace {
+
+// `name<TAB>value` lines of a mount's `.kvslot/config`; empty where it does not answer.
+std::map<std::string, std::string> read_config(const std::string& directory) {
+  std::map<std::string, std::string> config;
+  std::ifstream file(directory + "/.kvslot/config");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t tab = line.find('\t');
+    if (tab != std::string::npos) config[line.substr(0, tab)] = line.substr(tab + 1);
+  }
+  return config;
+}
+
+// A descriptor of the process that serves a mount, or -1 where that is unknown.
+int open_server(const std::map<std::string, std::string>& config) {
+  const auto found = config.find("pid");
+  if (found == config.end()) return -1;
+  const std::string& text = found->second;
+  pid_t pid = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), pid);
+  return parsed.ec == std::errc{} && pid > 0 ? ::pidfd_open(pid, 0) : -1;
+}
+
+void wait_for_end(int pid_fd) {
+  pollfd poll_fd{.fd = pid_fd, .events = POLLIN, .revents = 0};
+  while (::poll(&poll_fd, 1, -1) < 0 && errno == EINTR) {
+  }
+}
+
+std::string explain_unmount(int error) {
+  if (error == EBUSY) {
+    return "is busy: files are open there; close them ('fuser -vm DIR' lists who) and try again";
+  }
+  if (error == EPERM) return "only root and the one who mounted it may unmount; use sudo";
+  return fmt::format("cannot be unmounted: {}", errno_text(error));
+}
+
+// Whether the store says that it was closed. Somebody else may have it open again by now, and that
+// is all right.
+std::expected<void, Complaint> check_closed(const std::string& device_path) {
+  const auto device = open_file_device(device_path, {.read_only = true, .open_wait_ms = 0});
+  if (!device) return {};
+  const auto info = read_store_info(**device);
+  if (!info || info->clean) return {};
+  return std::unexpected(
+      "unmounted, but the store was not closed cleanly; what was synced is safe, and the next "
+      "mount recovers it");
+}
+
+// Waits for the lock on the image where the server is not known.
+std::expected<void, Complaint> wait_for_device(const std::string& device_path) {
+  constexpr unsigned kWaitMsMax = 10 * 60 * 1000;
+  const auto device =
+      open_file_device(device_path, {.read_only = true, .open_wait_ms = kWaitMsMax});
+  if (device || device.error().code != Errc::kBusy) return {};
+  return std::unexpected("unmounted, but the store is still open after ten minutes");
+}
+
+}  // namespace
+
+std::expected<MountOptions, Complaint> make_mount_options(const std::string& path,
+                                                          const std::string& directory,
+                                                          const std::vector<std::string>& texts) {
+  MountOptions options;
+  for (const std::string& text : texts) {
+    if (const auto parsed = parse_mount_options(text, options); !parsed) {
+      return std::unexpected(parsed.error());
+    }
+  }
+  options.device_path = absolute_path(path);
+  options.mount_point = absolute_path(directory);
+  return options;
+}
+
+std::expected<void, Complaint> check_mount_point(const std::string& directory) {
+  struct stat status{};
+  if (::stat(directory.c_str(), &status) != 0) {
+    if (errno == ENOTCONN) return {};  // of a killed daemon: the session takes it down
+    if (errno == ENOENT) return std::unexpected("does not exist; make the directory first");
+    return std::unexpected(
+        fmt::format("cannot be mounted on: {}; choose another directory", errno_text(errno)));
+  }
+  if (S_ISDIR(status.st_mode)) return {};
+  return std::unexpected("is no directory; give a directory to mount on");
+}
+
+int run_mount(const MountArguments& arguments) {
+  const auto options = make_mount_options(arguments.path, arguments.directory, arguments.options);
+  if (!options) {
+    complain("mount", options.error());
+    return kExitUsage;
+  }
+  if (const auto usable = check_mount_point(arguments.directory); !usable) {
+    return complain(arguments.directory, usable.error());
+  }
+  if (arguments.is_fake) return kExitOk;
+  const ServeOptions serving{.ready_fd = arguments.ready_fd};
+  if (arguments.foreground) {
+    const auto served = serve(*options, serving);
+    return served ? kExitOk : complain("", served.error());
+  }
+  const auto daemon = Daemon::start(*options, serving);
+  return daemon ? kExitOk : complain("", daemon.error());
+}
+
+int run_unmount(const std::string& directory) {
+  const std::string path = absolute_path(directory);
+  const auto mount = find_mount(path);
+  if (!mount) return complain(directory, "nothing is mounted there; 'mount -t fuse.kvslot' lists");
+  if (!mount->is_kvslot()) {
+    return complain(directory, fmt::format("is no kvslot mount but {}; use umount", mount->type));
+  }
+  const auto config = read_config(path);
+  const int pid_fd = open_server(config);
+  const int error = unmount_directory(path);
+  if (error != 0) {
+    if (pid_fd >= 0) ::close(pid_fd);
+    return complain(directory, explain_unmount(error));
+  }
+  if (config.empty()) {  // the daemon is dead, or the mount has no control directory
+    const auto waited = wait_for_device(mount->source);
+    return waited ? kExitOk : complain(mount->source, waited.error());
+  }
+  if (pid_fd >= 0) {
+    wait_for_end(pid_fd);
+    ::close(pid_fd);
+  }
+  const auto read_only = config.find("read_only");
+  if (read_only != config.end() && read_only->second == "yes") return kExitOk;
+  const auto closed = check_closed(mount->source);
+  return closed ? kExitOk : complain(mount->source, closed.error());
+}
+
+}  // namespace kvslot::cli
