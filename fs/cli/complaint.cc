@@ -34,6 +34,10 @@ std::string explain_damage(std::string_view step) {
   if (step == "superblock: no kvslot signature") {
     return "holds no kvslot store; give the path of one, or make one with 'kvslot format'";
   }
+  if (step.starts_with("shorter ")) {
+    return fmt::format("is {}; bring it back to its full size, or restore a backup",
+                       step.substr(0, step.find(';')));
+  }
   return with_remedy(fmt::format("is damaged ({})", step), "'kvslot fsck' tells how far");
 }
 

@@ -1,0 +1,54 @@
+// Runs a command as a user would and says what came of it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace kvslot::testing {
+
+struct CommandResult {
+  int exit_code = -1;  // 128 and the signal's number where one ended it
+  std::string out;
+  std::string err;
+};
+
+using Words = std::vector<std::string>;
+
+// Runs to its end; `input` is its standard input.
+[[nodiscard]] CommandResult run_command(const Words& words, const std::string& input = {});
+
+// The same with /bin/sh -c; `arguments` are $1, $2, ...
+[[nodiscard]] CommandResult run_shell(const std::string& script, const Words& arguments = {});
+
+// A command under way. Killed and waited for when destroyed before wait().
+class BackgroundCommand {
+ public:
+  explicit BackgroundCommand(const Words& words);
+  ~BackgroundCommand();
+  BackgroundCommand(const BackgroundCommand&) = delete;
+  BackgroundCommand& operator=(const BackgroundCommand&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  // The next line that it prints, without its end; empty when it ended.
+  [[nodiscard]] std::string read_line();
+  // Its exit code, as in CommandResult.
+  int wait();
+
+ private:
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+};
+
+// Why no test can mount here, or nothing.
+[[nodiscard]] std::string why_no_mount();
+
+#ifdef KVSLOT_BINARY
+[[nodiscard]] inline CommandResult run_kvslot(Words words, const std::string& input = {}) {
+  words.insert(words.begin(), KVSLOT_BINARY);
+  return run_command(words, input);
+}
+#endif
+
+}  // namespace kvslot::testing
