@@ -2,10 +2,12 @@
 #include "tests/support/command.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -108,6 +110,19 @@ int BackgroundCommand::wait() {
   const int exit_code = wait_for(pid_);
   pid_ = -1;
   return exit_code;
+}
+
+void expect_ok(const CommandResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+}
+
+void expect_refused(const CommandResult& result, int exit_code, const std::string& thing) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  EXPECT_TRUE(result.err.starts_with("kvslot: ")) << result.err;
+  EXPECT_NE(result.err.find(thing), std::string::npos) << thing << ": " << result.err;
+  EXPECT_NE(result.err.find("; "), std::string::npos) << "no remedy: " << result.err;
 }
 
 std::string why_no_mount() {

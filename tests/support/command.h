@@ -41,6 +41,12 @@ class BackgroundCommand {
   int out_fd_ = -1;
 };
 
+// It returned 0 and complained about nothing.
+void expect_ok(const CommandResult& result);
+
+// It complained in one line of kvslot's that names the thing, says what is wrong, and what to do.
+void expect_refused(const CommandResult& result, int exit_code, const std::string& thing);
+
 // Why no test can mount here, or nothing.
 [[nodiscard]] std::string why_no_mount();
 

@@ -1,0 +1,194 @@
+// `kvslot mount` and `kvslot unmount` as a user meets them, and what bad input gets there.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/command.h"
+#include "tests/support/damage.h"
+#include "tests/support/mount_guard.h"
+#include "tests/support/temp_dir.h"
+
+namespace kvslot {
+namespace {
+
+using testing::BackgroundCommand;
+using testing::CommandResult;
+using testing::expect_ok;
+using testing::expect_refused;
+using testing::fingerprint;
+using testing::MountGuard;
+using testing::run_kvslot;
+using testing::run_shell;
+
+class CliMountTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  // A store with one key.
+  std::string make_store() {
+    const std::string path = directory_.path("store.img");
+    expect_ok(run_kvslot({"format", path, "--size", "16M"}));
+    expect_ok(run_kvslot({"put", path, "dir/key"}, "value"));
+    return path;
+  }
+
+  testing::TempDir directory_;
+};
+
+TEST_F(CliMountTest, WhatIsWrittenThroughAMountIsThereAfterwards) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  EXPECT_EQ(run_shell("cat \"$1\"/dir/key", {mount.path()}).out, "value");
+  EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  EXPECT_FALSE(std::filesystem::exists(mount.path("more")));
+  // The store is closed when unmount returns: nothing has to be waited for.
+  const CommandResult info = run_kvslot({"info", path});
+  expect_ok(info);
+  EXPECT_NE(info.out.find("clean"), std::string::npos) << info.out;
+  EXPECT_EQ(run_kvslot({"get", path, "more"}).out, "more\n");
+  expect_ok(run_kvslot({"fsck", path}));
+}
+
+TEST_F(CliMountTest, TheFormThatMountCallsWorks) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({path, mount.path(), "-o", "rw,nosuid,nodev"}));
+  EXPECT_TRUE(std::filesystem::exists(mount.path("dir/key")));
+  expect_ok(run_kvslot({"umount", mount.path()}));
+}
+
+TEST_F(CliMountTest, AForegroundMountSaysWhenItIsReadyAndEndsWhenAsked) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  BackgroundCommand server({"/bin/sh", "-c", "exec \"$@\" --ready-fd 3 3>&1 >/dev/null", "sh",
+                            KVSLOT_BINARY, "mount", path, mount.path(), "-f"});
+  EXPECT_EQ(server.read_line(), "R");
+  EXPECT_TRUE(std::filesystem::exists(mount.path("dir/key")));
+  ::kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+  EXPECT_FALSE(std::filesystem::exists(mount.path("dir/key")));
+  expect_ok(run_kvslot({"fsck", path}));
+}
+
+TEST_F(CliMountTest, ADaemonKeepsNoneOfItsStartersDescriptors) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  // The pipe ends only when nobody has it open any more.
+  const CommandResult result =
+      run_shell("\"$1\" mount \"$2\" \"$3\" 2>&1 | cat", {KVSLOT_BINARY, path, mount.path()});
+  expect_ok(result);
+  EXPECT_EQ(result.out, "");
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+}
+
+TEST_F(CliMountTest, AMountedStoreIsRefusedByEverythingElse) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  const MountGuard other(directory_.path("other"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_refused(run_kvslot({"mount", path, other.path()}), 1, path);
+  expect_refused(run_kvslot({"put", path, "key"}, "x"), 1, path);
+  expect_refused(run_kvslot({"ls", path}), 1, path);
+  expect_refused(run_kvslot({"fsck", path}), 8, path);
+  expect_refused(run_kvslot({"format", path, "--force"}), 1, path);
+  EXPECT_TRUE(std::filesystem::exists(mount.path("dir/key")));
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+}
+
+TEST_F(CliMountTest, BadOptionsAreNamedAndNothingIsMounted) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  for (const char* option : {"bogus", "commit=soon", "control=perhaps", "staging=12Q", "umask=9",
+                             "transport=pigeon", "ro,bogus"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find('='));
+    const CommandResult result = run_kvslot({"mount", path, mount.path(), "-o", option});
+    expect_refused(result, 2, name == "ro,bogus" ? "bogus" : name);
+  }
+  EXPECT_FALSE(std::filesystem::exists(mount.path("dir/key")));
+}
+
+TEST_F(CliMountTest, UnusableMountPointsAreNamed) {
+  const std::string path = make_store();
+  const std::uint64_t before = fingerprint(path);
+  const std::string missing = directory_.path("missing");
+  expect_refused(run_kvslot({"mount", path, missing}), 1, missing);
+  const std::string file = directory_.make_image("file", 0);
+  expect_refused(run_kvslot({"mount", path, file}), 1, file);
+  EXPECT_EQ(fingerprint(path), before);
+}
+
+TEST_F(CliMountTest, ADirectoryThatIsNotEmptyCanBeMountedOn) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  std::ofstream(mount.path("hidden")) << "below";
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  EXPECT_FALSE(std::filesystem::exists(mount.path("hidden")));
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  EXPECT_TRUE(std::filesystem::exists(mount.path("hidden")));
+}
+
+TEST_F(CliMountTest, ABusyMountStaysMounted) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  {
+    const std::ifstream open_file(mount.path("dir/key"));
+    ASSERT_TRUE(open_file.is_open());
+    expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
+    EXPECT_TRUE(std::filesystem::exists(mount.path("dir/key")));
+  }
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+}
+
+TEST_F(CliMountTest, UnmountingWhatIsNoMountOfOursIsRefused) {
+  const MountGuard mount(directory_.path("mnt"));
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
+  expect_refused(run_kvslot({"unmount", directory_.path("missing")}), 1, "missing");
+  ASSERT_EQ(::mount("kvslot-test", mount.path().c_str(), "tmpfs", 0, "size=64k"), 0);
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
+}
+
+TEST_F(CliMountTest, AMountWithoutControlDirectoryIsUnmountedAndClosed) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path(), "-o", "control=none"}));
+  EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  EXPECT_EQ(run_kvslot({"get", path, "more"}).out, "more\n");
+}
+
+TEST_F(CliMountTest, AKilledDaemonsMountIsReplacedByTheNextOne) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  ASSERT_EQ(
+      run_shell("kill -9 $(awk '$1 == \"pid\" { print $2 }' \"$1\"/.kvslot/config)", {mount.path()})
+          .exit_code,
+      0);
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  EXPECT_EQ(run_shell("cat \"$1\"/dir/key", {mount.path()}).out, "value");
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  expect_ok(run_kvslot({"fsck", path}));
+}
+
+TEST_F(CliMountTest, ADeadMountCanBeUnmounted) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  ASSERT_EQ(
+      run_shell("kill -9 $(awk '$1 == \"pid\" { print $2 }' \"$1\"/.kvslot/config)", {mount.path()})
+          .exit_code,
+      0);
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  EXPECT_EQ(run_kvslot({"get", path, "dir/key"}).out, "value");
+}
+
+}  // namespace
+}  // namespace kvslot
