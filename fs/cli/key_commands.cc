@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <span>
@@ -13,12 +12,13 @@
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
 #include "fs/cli/store_access.h"
+#include "fs/cli/value_input.h"
 #include "fs/text.h"
 
 namespace kvslot::cli {
 namespace {
 
-constexpr std::size_t kPieceSizeBytes = 4 * kMiB;  // of a value that is read or printed
+constexpr std::size_t kPieceSizeBytes = 4 * kMiB;  // of a value that is printed
 
 // A descriptor that is closed unless it is one of the standard ones.
 class File {
@@ -85,6 +85,7 @@ int copy_out(Volume& volume, const NodeInfo& info, const TransferArguments& argu
   for (std::uint64_t offset = 0; offset < info.size_bytes;) {
     const auto view = volume.read(info.node, offset, kPieceSizeBytes);
     if (!view) return complain(arguments.key, explain_key(view.error()));
+    if (view->size_bytes == 0) return complain(arguments.key, "ended early; run 'kvslot fsck'");
     if (!write_all(fd, view->pieces)) {
       return complain(name_of(arguments.file, "standard output"),
                       fmt::format("{}; what was written is incomplete", errno_text(errno)));
@@ -115,26 +116,6 @@ int get_into_file(Volume& volume, const TransferArguments& arguments) {
   const int copied = copy_out(volume, *info, arguments, file.fd());
   if (copied != kExitOk || file.finish()) return copied;
   return complain(arguments.file, fmt::format("{}; the file is incomplete", errno_text(errno)));
-}
-
-// All of a file. What is put is one value, whole or not at all, so it is read before it is stored.
-std::expected<std::vector<std::byte>, Complaint> read_all(int fd) {
-  std::vector<std::byte> bytes;
-  struct stat status{};
-  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-    bytes.reserve(static_cast<std::size_t>(status.st_size));
-  }
-  std::vector<std::byte> piece(kPieceSizeBytes);
-  for (;;) {
-    const ssize_t count = ::read(fd, piece.data(), piece.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      return std::unexpected(
-          fmt::format("cannot be read: {}; nothing was stored", errno_text(errno)));
-    }
-    if (count == 0) return bytes;
-    bytes.insert(bytes.end(), piece.begin(), piece.begin() + count);
-  }
 }
 
 }  // namespace
@@ -170,10 +151,14 @@ int run_put(const TransferArguments& arguments) {
     return complain(source, fmt::format("{}; give another file", errno_text(errno)));
   const auto store = open_store(arguments.path, Access::kWrite);
   if (!store) return complain(arguments.path, store.error());
-  const auto value = read_all(file.fd());
-  if (!value) return close_store(arguments.path, **store, complain(source, value.error()));
-  const auto stored = (*store)->put(arguments.key, *value);
-  const int exit_code = stored ? kExitOk : complain(arguments.key, explain_key(stored.error()));
+  const auto stored = store_value(**store, arguments.key, file.fd());
+  int exit_code = kExitOk;
+  if (!stored && stored.error().is_source) {
+    const std::string reason = errno_text(stored.error().error.os_errno);
+    exit_code = complain(source, fmt::format("cannot be read: {}; nothing was stored", reason));
+  } else if (!stored) {
+    exit_code = complain(arguments.key, explain_key(stored.error().error));
+  }
   return close_store(arguments.path, **store, exit_code);
 }
 

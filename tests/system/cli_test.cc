@@ -256,6 +256,24 @@ TEST_F(CliTest, ValuesGoInAndComeOut) {
   expect_ok(run_kvslot({"fsck", path}));
 }
 
+TEST_F(CliTest, ALargeValueIsStoredWholeOrNotAtAll) {
+  const std::string path = directory_.path("store.img");
+  const std::string file = directory_.path("file");
+  expect_ok(run_kvslot({"format", path, "--size", "128M"}));
+  ASSERT_EQ(run_shell("head -c 50000001 /dev/urandom >\"$1\"", {file}).exit_code, 0);
+  expect_ok(run_shell("cat \"$3\" | \"$1\" put \"$2\" a/b/large", {KVSLOT_BINARY, path, file}));
+  expect_ok(run_shell("\"$1\" get \"$2\" a/b/large | cmp - \"$3\"", {KVSLOT_BINARY, path, file}));
+  expect_ok(run_shell("head -c 40000000 \"$3\" | \"$1\" put \"$2\" a/b/large",
+                      {KVSLOT_BINARY, path, file}));
+  expect_refused(run_kvslot({"put", path, "x/y", "/dev/zero"}), 1, "x/y");
+  EXPECT_EQ(run_kvslot({"ls", path}).out, "a/b/large\n");
+  EXPECT_EQ(run_shell("\"$1\" get \"$2\" a/b/large | cmp -n 40000000 - \"$3\"",
+                      {KVSLOT_BINARY, path, file})
+                .exit_code,
+            0);
+  expect_ok(run_kvslot({"fsck", path}));
+}
+
 TEST_F(CliTest, KeysAreListedByPrefixAndEscaped) {
   const std::string path = make_store();
   expect_ok(run_kvslot({"put", path, "dir/a\nb"}, "12345"));
