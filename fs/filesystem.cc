@@ -1,0 +1,244 @@
+// Names and attributes. Contents: filesystem_content.cc.
+#include "fs/filesystem.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "fs/pseudo_tree.h"
+#include "fs/text.h"
+
+namespace kvslot {
+
+namespace {
+
+constexpr std::uint32_t kPermissionBits = 07777;
+
+Result<void> check_name(std::string_view name) {
+  if (name.size() > kNameSizeBytesMax) {
+    return fail(Errc::kTooLarge, "name over 255 bytes", ENAMETOOLONG);
+  }
+  return {};
+}
+
+constexpr std::string_view kUserPrefix = "user.";
+constexpr std::string_view kOwnPrefix = "user.kvslot.";
+
+}  // namespace
+
+std::uint32_t without_privileges(std::uint32_t mode) {
+  constexpr std::uint32_t kGroupMayRun = S_ISGID | S_IXGRP;
+  mode &= ~std::uint32_t{S_ISUID};
+  return (mode & kGroupMayRun) == kGroupMayRun ? mode & ~std::uint32_t{S_ISGID} : mode;
+}
+
+Filesystem::Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool,
+                       const MountOptions& options)
+    : volume_(volume),
+      batcher_(batcher),
+      pool_(pool),
+      options_(options),
+      files_(volume),
+      publisher_(volume, batcher, pool, files_) {
+  publisher_.on_memory([this] {
+    if (parked_count_ > 0) pool_.post([this] { serve_parked(); });
+  });
+}
+
+bool Filesystem::is_control_name(NodeId parent, std::string_view name) {
+  return parent == NodeId::kRoot && name == kControlDirectoryName;
+}
+
+FileStatus Filesystem::live_status(const NodeInfo& info) {
+  FileStatus result{.info = info, .allocated_bytes = info.allocated_bytes};
+  if (info.kind != NodeKind::kFile) return result;
+  const LiveFileRef file = files_.find(info.node);
+  if (file == nullptr) return result;
+  MutexLock lock(file->mutex);
+  if (!file->content.is_dirty()) return result;
+  result.is_settled = false;
+  result.info.size_bytes = file->content.size_bytes();
+  result.allocated_bytes = file->content.allocated_bytes();
+  if (file->written_at) {
+    result.info.attributes.mtime_ns = *file->written_at;
+    result.info.attributes.ctime_ns = *file->written_at;
+  }
+  return result;
+}
+
+// ---- Names
+
+Result<FileStatus> Filesystem::lookup(NodeId parent, std::string_view name) {
+  ++counters_.lookups;
+  if (auto good = check_name(name); !good) return fail(good);
+  const auto info = volume_.lookup(parent, name, true);
+  if (!info) return fail(info);
+  return live_status(*info);
+}
+
+Result<FileStatus> Filesystem::make(NodeId parent, std::string_view name, NodeKind kind,
+                                    std::uint32_t mode, const Caller& caller,
+                                    std::string_view target) {
+  ++counters_.creates;
+  if (auto good = check_name(name); !good) return fail(good);
+  if (is_control_name(parent, name)) {
+    if (options_.control == ControlDirectory::kNone) {
+      return fail(Errc::kInvalid, "create: .kvslot is reserved", EPERM);
+    }
+    return fail(Errc::kExists, "create: .kvslot");
+  }
+  Attributes attributes{.mode = mode & kPermissionBits, .uid = caller.uid, .gid = caller.gid};
+  attributes.atime_ns = attributes.mtime_ns = attributes.ctime_ns = wall_clock_ns();
+  const auto directory = volume_.stat(parent);
+  if (!directory) return fail(directory);
+  if ((directory->attributes.mode & S_ISGID) != 0) {
+    attributes.gid = directory->attributes.gid;
+    if (kind == NodeKind::kDirectory) attributes.mode |= S_ISGID;
+  }
+  const auto info = volume_.create(parent, name, kind, attributes, target, true);
+  if (!info) return fail(info);
+  return FileStatus{.info = *info, .allocated_bytes = info->allocated_bytes};
+}
+
+Result<void> Filesystem::remove(NodeId parent, std::string_view name, RemoveKind kind) {
+  ++counters_.removes;
+  if (auto good = check_name(name); !good) return good;
+  if (is_control_name(parent, name)) {
+    return fail(Errc::kInvalid, "remove: .kvslot is reserved", EPERM);
+  }
+  return volume_.remove(parent, name, kind);
+}
+
+void Filesystem::rename(NodeId from, std::string_view from_name, NodeId to,
+                        std::string_view to_name, RenameMode mode, Done done) {
+  ++counters_.renames;
+  for (const std::string_view name : {from_name, to_name}) {
+    if (auto good = check_name(name); !good) return done(good);
+  }
+  if (is_control_name(from, from_name) || is_control_name(to, to_name)) {
+    return done(fail(Errc::kInvalid, "rename: .kvslot is reserved", EPERM));
+  }
+  auto renamed = volume_.rename(from, from_name, to, to_name, mode);
+  if (renamed && options_.sync) return batcher_.barrier(std::move(done));
+  done(std::move(renamed));
+}
+
+void Filesystem::forget(NodeId node, std::uint64_t count) {
+  ++counters_.forgets;
+  if (node != NodeId::kRoot) volume_.release(node, count);
+}
+
+Result<std::vector<DirectoryEntry>> Filesystem::list(NodeId directory, std::uint64_t cookie,
+                                                     std::size_t count_max) {
+  return volume_.list(directory, cookie, count_max);
+}
+
+// ---- Attributes
+
+Result<FileStatus> Filesystem::status(NodeId node) {
+  const auto info = volume_.stat(node);
+  if (!info) return fail(info);
+  return live_status(*info);
+}
+
+Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges) {
+  auto pinned = files_.pin(node);
+  if (!pinned) return fail(pinned);
+  const Pin file(files_, std::move(*pinned));
+  bool has_writer = false;
+  {
+    MutexLock lock(file->mutex);
+    if (auto done = file->content.truncate(size_bytes); !done) return done;
+    file->is_only_emptied = false;
+    file->written_at = wall_clock_ns();
+    has_writer = file->writers > 0;
+  }
+  if (clears_privileges) drop_privileges(*file);
+  if (!has_writer) publisher_.commit(file.ref());  // no close will come
+  return {};
+}
+
+Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
+  ++counters_.setattrs;
+  if (change.size_bytes) {
+    if (auto done = resize(node, *change.size_bytes, change.clears_privileges); !done) {
+      return fail(done);
+    }
+  }
+  AttributeChange& attributes = change.attributes;
+  const bool changes_owner = attributes.uid || attributes.gid;
+  if (changes_owner && !attributes.mode) {
+    const auto info = volume_.stat(node);
+    if (!info) return fail(info);
+    if (info->kind == NodeKind::kFile) attributes.mode = without_privileges(info->attributes.mode);
+  }
+  if (attributes.mode || changes_owner || attributes.atime_ns || attributes.mtime_ns) {
+    attributes.ctime_ns = wall_clock_ns();
+    if (const LiveFileRef file = files_.find(node)) {
+      MutexLock lock(file->mutex);
+      if (attributes.mode) file->has_lost_privileges = false;
+      if (file->written_at && !attributes.mtime_ns) attributes.mtime_ns = file->written_at;
+      file->written_at.reset();
+    }
+    if (auto done = volume_.set_attributes(node, attributes); !done) return fail(done);
+  }
+  return status(node);
+}
+
+Result<std::string> Filesystem::xattr(NodeId node, std::string_view name) {
+  ++counters_.getxattrs;
+  if (!name.starts_with(kUserPrefix)) return fail(Errc::kNotFound, "getxattr", ENODATA);
+  if (!name.starts_with(kOwnPrefix)) {
+    auto value = volume_.xattr(node, name);
+    if (!value && value.error().code == Errc::kNotFound) {
+      return fail(Errc::kNotFound, "getxattr", ENODATA);
+    }
+    return value;
+  }
+  const std::string_view which = name.substr(kOwnPrefix.size());
+  const auto info = volume_.stat(node);
+  if (!info) return fail(info);
+  if (info->kind != NodeKind::kFile) return fail(Errc::kNotFound, "getxattr", ENODATA);
+  const auto record = volume_.inspector().node(node);
+  if (!record) return fail(record);
+  if (which == "checksum") return fmt::format("{:016x}", record->checksum);
+  if (which == "sequence") return fmt::format("{}", record->sequence);
+  if (which != "slots") return fail(Errc::kNotFound, "getxattr", ENODATA);
+  std::string text;
+  for (const SlotRun& run : record->runs) {
+    text += fmt::format("{}{}+{}", text.empty() ? "" : ",", std::to_underlying(run.first),
+                        run.count);
+  }
+  return text;
+}
+
+Result<void> Filesystem::set_xattr(NodeId node, std::string_view name, std::string_view value,
+                                   Volume::XattrMode mode) {
+  if (!name.starts_with(kUserPrefix)) {
+    return fail(Errc::kInvalid, "setxattr: only user.*", EOPNOTSUPP);
+  }
+  if (name.starts_with(kOwnPrefix)) return fail(Errc::kInvalid, "setxattr: user.kvslot.*", EPERM);
+  auto done = volume_.set_xattr(node, name, value, mode);
+  if (!done && done.error().code == Errc::kNotFound) {
+    return fail(Errc::kNotFound, "setxattr", ENODATA);
+  }
+  return done;
+}
+
+Result<void> Filesystem::remove_xattr(NodeId node, std::string_view name) {
+  if (!name.starts_with(kUserPrefix)) {
+    return fail(Errc::kInvalid, "removexattr: only user.*", EOPNOTSUPP);
+  }
+  if (name.starts_with(kOwnPrefix)) {
+    return fail(Errc::kInvalid, "removexattr: user.kvslot.*", EPERM);
+  }
+  auto done = volume_.remove_xattr(node, name);
+  if (!done && done.error().code == Errc::kNotFound) {
+    return fail(Errc::kNotFound, "removexattr", ENODATA);
+  }
+  return done;
+}
+
+}  // namespace kvslot

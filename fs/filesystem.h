@@ -1,0 +1,167 @@
+// What each file operation means: names, attributes, contents and commit points of a mounted
+// store (fs/SEMANTICS.md). Holds no libfuse types.
+//
+// Step before: fs/operations. Step after: Volume for names, fs/live_files for contents,
+// fs/publisher for commit points.
+#pragma once
+
+#include <kvslot/batcher.h>
+#include <kvslot/error.h>
+#include <kvslot/volume.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fs/live_files.h"
+#include "fs/mount_options.h"
+#include "fs/publisher.h"
+#include "fs/reader_pool.h"
+
+namespace kvslot {
+
+struct Caller {
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+};
+
+// What stat(2) shows.
+struct FileStatus {
+  NodeInfo info;                     // size and times as the live view has them
+  std::uint64_t allocated_bytes = 0;
+  bool is_settled = true;            // false: a commit may still change the allocation
+};
+
+struct StatusChange {
+  std::optional<std::uint64_t> size_bytes;
+  AttributeChange attributes;
+  bool clears_privileges = false;    // the caller may not keep suid and sgid over a size change
+};
+
+struct OpenMode {
+  bool reads = true;
+  bool writes = false;
+  bool truncates = false;
+  bool syncs = false;                // every write is durable before it is answered
+  bool clears_privileges = false;
+};
+
+// The mode after a write by somebody who may not keep suid and sgid over one.
+[[nodiscard]] std::uint32_t without_privileges(std::uint32_t mode);
+
+// One open handle.
+struct OpenFile {
+  LiveFileRef file;
+  bool writes = false;
+  bool syncs = false;
+  std::uint64_t errors_seen = 0;     // of LiveFile::error_count; guarded by the file's lock
+};
+
+struct FilesystemCounters {
+  std::atomic<std::uint64_t> lookups, getattrs, setattrs, creates, removes, renames, opens, reads,
+      writes, flushes, releases, fsyncs, readdirs, getxattrs, statfs, forgets, parked_writes;
+};
+
+// Threads: thread-safe. Calls with a callback answer through it, once, on this thread or another;
+// none of them waits for the device on its caller's thread.
+class Filesystem {
+ public:
+  using ReadDone = std::function<void(Result<ReadView> result)>;
+
+  Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool, const MountOptions& options);
+
+  // --- Names. A status returned by lookup and the makers carries one hold (see forget).
+  Result<FileStatus> lookup(NodeId parent, std::string_view name);
+  Result<FileStatus> make(NodeId parent, std::string_view name, NodeKind kind, std::uint32_t mode,
+                          const Caller& caller, std::string_view target = {});
+  Result<void> remove(NodeId parent, std::string_view name, RemoveKind kind);
+  void rename(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
+              RenameMode mode, Done done);
+  void forget(NodeId node, std::uint64_t count);
+  Result<std::vector<DirectoryEntry>> list(NodeId directory, std::uint64_t cookie,
+                                           std::size_t count_max);
+  // Whether the name is the control directory's.
+  [[nodiscard]] static bool is_control_name(NodeId parent, std::string_view name);
+
+  // --- Attributes.
+  Result<FileStatus> status(NodeId node);
+  Result<FileStatus> change_status(NodeId node, StatusChange change);
+  Result<std::string> xattr(NodeId node, std::string_view name);
+  Result<void> set_xattr(NodeId node, std::string_view name, std::string_view value,
+                         Volume::XattrMode mode);
+  Result<void> remove_xattr(NodeId node, std::string_view name);
+
+  // --- Contents.
+  Result<std::unique_ptr<OpenFile>> open(NodeId node, const OpenMode& mode);
+  void read(const OpenFile& handle, std::uint64_t offset_bytes, std::size_t size_bytes,
+            ReadDone done);
+  void write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
+             bool clears_privileges, Done done);
+  void flush(OpenFile& handle, Done done);
+  void fsync(OpenFile& handle, Done done);
+  void release(std::unique_ptr<OpenFile> handle);
+  // Commits a file that nobody has open.
+  void commit(NodeId node);
+  void sync_all(Done done) { publisher_.sync_all(std::move(done)); }
+  enum class Allocate : std::uint8_t { kReserve, kReserveKeepSize, kPunchHole, kZero, kZeroKeepSize };
+  Result<void> allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
+                        std::uint64_t length_bytes);
+  Result<std::uint64_t> seek(const OpenFile& handle, std::uint64_t offset_bytes, bool data);
+  // Copies at most size_bytes, calls back with how much it was.
+  void copy(const OpenFile& from, std::uint64_t from_offset, const OpenFile& to,
+            std::uint64_t to_offset, std::uint64_t size_bytes,
+            std::function<void(Result<std::uint64_t>)> done);
+
+  [[nodiscard]] Volume& volume() { return volume_; }
+  [[nodiscard]] const MountOptions& options() const { return options_; }
+  [[nodiscard]] FilesystemCounters& counters() { return counters_; }
+  [[nodiscard]] const FilesystemCounters& counters() const { return counters_; }
+  [[nodiscard]] Publisher& publisher() { return publisher_; }
+  [[nodiscard]] LiveFiles& files() { return files_; }
+
+ private:
+  struct ParkedWrite {
+    LiveFileRef file;
+    std::uint64_t offset_bytes = 0;
+    std::vector<std::byte> bytes;
+    bool syncs = false;
+    Done done;
+  };
+
+  FileStatus live_status(const NodeInfo& info);
+  Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
+  void drop_privileges(LiveFile& file);
+  void note_truncation(LiveFile& file, bool clears_privileges);
+  void read_mixed(const LiveFileRef& file, std::uint64_t offset_bytes, std::size_t size_bytes,
+                  ReadDone done);
+  Result<void> read_pieces(LiveFile& file, const std::vector<DevicePiece>& pieces, Bytes target);
+  Result<ReadView> read_now(const LiveFileRef& file, std::uint64_t offset_bytes,
+                            std::size_t size_bytes);
+  Result<void> write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
+                         LiveContent::Memory memory);
+  void finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done);
+  void park(ParkedWrite write);
+  void serve_parked();
+  Done reporting_to(OpenFile& handle, Done done);
+
+  Volume& volume_;
+  Batcher& batcher_;
+  ReaderPool& pool_;
+  const MountOptions& options_;
+  LiveFiles files_;
+  Publisher publisher_;
+  FilesystemCounters counters_{};
+
+  Mutex parked_mutex_;
+  std::deque<ParkedWrite> parked_ GUARDED_BY(parked_mutex_);
+  bool is_serving_parked_ GUARDED_BY(parked_mutex_) = false;
+  std::atomic<std::size_t> parked_count_ = 0;
+};
+
+}  // namespace kvslot

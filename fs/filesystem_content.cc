@@ -1,0 +1,383 @@
+// Opening, reading, writing and the commit points. Locks: a file's own, never while answering.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "fs/filesystem.h"
+#include "fs/text.h"
+
+namespace kvslot {
+
+namespace {
+
+constexpr std::size_t kCopyChunkBytes = kMiB;
+constexpr std::uint64_t kCopyBytesMax = 16 * kMiB;  // of one call; the caller goes on with the rest
+constexpr int kReadAttemptsMax = 4;
+
+ReadView view_of(Buffer buffer, std::size_t size_bytes) {
+  ReadView view;
+  if (size_bytes > 0) view.pieces.push_back({.iov_base = buffer.data(), .iov_len = size_bytes});
+  view.size_bytes = size_bytes;
+  view.buffers.push_back(std::move(buffer));
+  return view;
+}
+
+void copy_view(const ReadView& view, Bytes target) {
+  for (const iovec& piece : view.pieces) {
+    const std::size_t size = std::min(piece.iov_len, target.size());
+    if (size > 0) std::memcpy(target.data(), piece.iov_base, size);
+    target = target.subspan(size);
+  }
+  if (!target.empty()) std::memset(target.data(), 0, target.size());
+}
+
+// An error of an earlier commit that this handle has not been told of.
+std::optional<Error> take_error(OpenFile& handle) {
+  LiveFile& file = *handle.file;
+  MutexLock lock(file.mutex);
+  if (!file.error || handle.errors_seen >= file.error_count) return std::nullopt;
+  handle.errors_seen = file.error_count;
+  file.error_was_reported = true;
+  return file.error;
+}
+
+}  // namespace
+
+// ---- Open and release
+
+Result<std::unique_ptr<OpenFile>> Filesystem::open(NodeId node, const OpenMode& mode) {
+  ++counters_.opens;
+  auto pinned = files_.pin(node);
+  if (!pinned) return fail(pinned);
+  const Pin file(files_, std::move(*pinned));
+  {
+    MutexLock lock(file->mutex);
+    if (mode.truncates) {
+      const bool was_empty = file->content.size_bytes() == 0;
+      if (auto done = file->content.truncate(0); !done) return fail(done);
+      if (!was_empty) file->is_only_emptied = true;
+    }
+    ++file->handles;
+    if (mode.writes) ++file->writers;
+  }
+  if (mode.truncates) note_truncation(*file, mode.clears_privileges);
+  auto handle = std::make_unique<OpenFile>();
+  handle->file = file.ref();
+  handle->writes = mode.writes;
+  handle->syncs = mode.syncs;
+  MutexLock lock(file->mutex);
+  handle->errors_seen = file->error_count;
+  if (file->error && !file->error_was_reported) --handle->errors_seen;
+  return handle;
+}
+
+// Opening with O_TRUNC counts as a write, also where there was nothing to cut.
+void Filesystem::note_truncation(LiveFile& file, bool clears_privileges) {
+  if (clears_privileges) drop_privileges(file);
+  const TimestampNs now = wall_clock_ns();
+  {
+    MutexLock lock(file.mutex);
+    if (file.content.is_dirty()) {
+      file.written_at = now;
+      return;
+    }
+  }
+  (void)volume_.set_attributes(file.node, {.mode = {}, .uid = {}, .gid = {}, .atime_ns = {},
+                                           .mtime_ns = now, .ctime_ns = now, .record = true});
+}
+
+void Filesystem::release(std::unique_ptr<OpenFile> handle) {
+  ++counters_.releases;
+  const LiveFileRef& file = handle->file;
+  bool commits = false;
+  {
+    MutexLock lock(file->mutex);
+    --file->handles;
+    if (handle->writes) --file->writers;
+    commits = handle->writes && file->content.needs_commit();
+  }
+  if (commits) publisher_.commit(file);
+  files_.drop_if_idle(file);
+}
+
+void Filesystem::drop_privileges(LiveFile& file) {
+  {
+    MutexLock lock(file.mutex);
+    if (file.has_lost_privileges) return;
+    file.has_lost_privileges = true;
+  }
+  const auto info = volume_.stat(file.node);
+  if (!info) return;
+  const std::uint32_t mode = without_privileges(info->attributes.mode);
+  if (mode == info->attributes.mode) return;
+  (void)volume_.set_attributes(file.node, {.mode = mode, .uid = {}, .gid = {}, .atime_ns = {},
+                                           .mtime_ns = {}, .ctime_ns = {}, .record = true});
+}
+
+// ---- Reading
+
+Result<void> Filesystem::read_pieces(LiveFile& file, const std::vector<DevicePiece>& pieces,
+                                     Bytes target) {
+  for (const DevicePiece& piece : pieces) {
+    const auto view =
+        piece.placed ? volume_.read_placed(file.node, *piece.placed, piece.window_offset,
+                                           static_cast<std::uint32_t>(piece.size_bytes))
+                     : volume_.read(file.node, piece.file_offset_bytes, piece.size_bytes);
+    if (!view) return fail(view);
+    copy_view(*view, target.subspan(piece.target_offset, piece.size_bytes));
+  }
+  return {};
+}
+
+// Waits for the device where it must.
+Result<ReadView> Filesystem::read_now(const LiveFileRef& file, std::uint64_t offset_bytes,
+                                      std::size_t size_bytes) {
+  Buffer buffer = volume_.buffers().take_or_heap(std::max<std::size_t>(size_bytes, 1));
+  for (int attempt = 1;; ++attempt) {
+    std::vector<DevicePiece> pieces;
+    std::uint64_t generation = 0;
+    std::size_t size = 0;
+    {
+      MutexLock lock(file->mutex);
+      const std::uint64_t end = file->content.size_bytes();
+      size = offset_bytes >= end ? 0 : std::min<std::uint64_t>(size_bytes, end - offset_bytes);
+      pieces = file->content.read(offset_bytes, buffer.first(size));
+      generation = file->content.generation();
+    }
+    if (pieces.empty()) return view_of(std::move(buffer), size);
+    auto done = read_pieces(*file, pieces, buffer.first(size));
+    bool is_current = false;
+    {
+      // A commit that ended meanwhile may have changed what lies under the live bytes.
+      MutexLock lock(file->mutex);
+      is_current = generation == file->content.generation();
+    }
+    if (is_current || attempt == kReadAttemptsMax) {
+      if (!done) return fail(done);
+      return view_of(std::move(buffer), size);
+    }
+  }
+}
+
+void Filesystem::read(const OpenFile& handle, std::uint64_t offset_bytes, std::size_t size_bytes,
+                      ReadDone done) {
+  ++counters_.reads;
+  const LiveFileRef& file = handle.file;
+  bool is_plain = false;
+  {
+    MutexLock lock(file->mutex);
+    const std::uint64_t end = file->content.size_bytes();
+    size_bytes = offset_bytes >= end ? 0 : std::min<std::uint64_t>(size_bytes, end - offset_bytes);
+    is_plain = file->content.is_plain();
+  }
+  if (size_bytes == 0) return done(ReadView());
+  if (is_plain) {
+    pool_.run([this, file, offset_bytes, size_bytes, done = std::move(done)] {
+      done(volume_.read(file->node, offset_bytes, size_bytes));
+    });
+    return;
+  }
+  read_mixed(file, offset_bytes, size_bytes, std::move(done));
+}
+
+// Answers at once where memory has all of it.
+void Filesystem::read_mixed(const LiveFileRef& file, std::uint64_t offset_bytes,
+                            std::size_t size_bytes, ReadDone done) {
+  Buffer buffer = volume_.buffers().take_or_heap(size_bytes);
+  bool is_all = false;
+  {
+    MutexLock lock(file->mutex);
+    const std::uint64_t end = file->content.size_bytes();
+    size_bytes = offset_bytes >= end ? 0 : std::min<std::uint64_t>(size_bytes, end - offset_bytes);
+    is_all = file->content.read(offset_bytes, buffer.first(size_bytes)).empty();
+  }
+  if (is_all) return done(view_of(std::move(buffer), size_bytes));
+  pool_.run([this, file, offset_bytes, size_bytes, done = std::move(done)] {
+    done(read_now(file, offset_bytes, size_bytes));
+  });
+}
+
+Result<std::uint64_t> Filesystem::seek(const OpenFile& handle, std::uint64_t offset_bytes,
+                                       bool data) {
+  LiveFile& file = *handle.file;
+  MutexLock lock(file.mutex);
+  auto found = file.content.seek(offset_bytes, data);
+  if (!found && found.error().code == Errc::kNotFound) {
+    return fail(Errc::kNotFound, "lseek", ENXIO);
+  }
+  return found;
+}
+
+// ---- Writing
+
+Result<void> Filesystem::write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
+                                   LiveContent::Memory memory) {
+  MutexLock lock(file.mutex);
+  if (auto done = file.content.write(offset_bytes, bytes, memory); !done) return done;
+  file.is_only_emptied = false;
+  file.written_at = wall_clock_ns();
+  return {};
+}
+
+void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> result,
+                              Done done) {
+  if (!result) return done(std::move(result));
+  publisher_.spill_if_large(file);
+  if (syncs) publisher_.commit(file, {.durable = true, .done = std::move(done)});
+  else done({});
+}
+
+void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
+                       bool clears_privileges, Done done) {
+  ++counters_.writes;
+  if (clears_privileges) drop_privileges(*handle.file);
+  auto written = write_now(*handle.file, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
+  if (written || written.error().code != Errc::kBusy) {
+    return finish_write(handle.file, handle.syncs, std::move(written), std::move(done));
+  }
+  park({.file = handle.file,
+        .offset_bytes = offset_bytes,
+        .bytes = {bytes.begin(), bytes.end()},
+        .syncs = handle.syncs,
+        .done = std::move(done)});
+}
+
+// Staging memory is used up: the write waits its turn, its thread does not.
+void Filesystem::park(ParkedWrite write) {
+  ++counters_.parked_writes;
+  {
+    MutexLock lock(parked_mutex_);
+    parked_.push_back(std::move(write));
+    parked_count_ = parked_.size();
+  }
+  if (publisher_.in_flight() == 0) pool_.post([this] { serve_parked(); });
+}
+
+void Filesystem::serve_parked() {
+  MutexLock lock(parked_mutex_);
+  if (is_serving_parked_) return;
+  while (!parked_.empty()) {
+    is_serving_parked_ = true;
+    ParkedWrite write = std::move(parked_.front());
+    parked_.pop_front();
+    parked_count_ = parked_.size();
+    lock.unlock();
+    auto memory = LiveContent::Memory::kPoolOnly;
+    auto result = write_now(*write.file, write.offset_bytes, write.bytes, memory);
+    const bool is_short = !result && result.error().code == Errc::kBusy;
+    bool waits = false;
+    if (is_short && !publisher_.can_spill()) {
+      result = fail(Errc::kIo, "write: memory is used up and the device takes nothing", EIO);
+    } else if (is_short) {
+      waits = publisher_.spill_anything();
+      memory = LiveContent::Memory::kPoolOrHeap;
+      if (!waits) result = write_now(*write.file, write.offset_bytes, write.bytes, memory);
+    }
+    if (!waits) {
+      finish_write(write.file, write.syncs, std::move(result), std::move(write.done));
+      lock.lock();
+      continue;
+    }
+    lock.lock();
+    parked_.push_front(std::move(write));
+    parked_count_ = parked_.size();
+    if (publisher_.in_flight() > 0) break;  // whatever ends next comes back here
+  }
+  is_serving_parked_ = false;
+}
+
+Result<void> Filesystem::allocate(const OpenFile& handle, Allocate what,
+                                  std::uint64_t offset_bytes, std::uint64_t length_bytes) {
+  LiveFile& file = *handle.file;
+  MutexLock lock(file.mutex);
+  LiveContent& content = file.content;
+  const std::uint64_t end = offset_bytes + length_bytes;
+  const bool reserves = what == Allocate::kReserve || what == Allocate::kReserveKeepSize;
+  auto done = reserves ? content.reserve(offset_bytes, length_bytes)
+                       : content.zero(offset_bytes, length_bytes);
+  if (!done) return done;
+  const bool extends = what == Allocate::kReserve || what == Allocate::kZero;
+  if (extends && end > content.size_bytes()) {
+    if (done = content.truncate(end); !done) return done;
+  }
+  if (what == Allocate::kReserveKeepSize || !content.is_dirty()) return {};
+  file.is_only_emptied = false;
+  file.written_at = wall_clock_ns();
+  return {};
+}
+
+void Filesystem::copy(const OpenFile& from, std::uint64_t from_offset, const OpenFile& to,
+                      std::uint64_t to_offset, std::uint64_t size_bytes,
+                      std::function<void(Result<std::uint64_t>)> done) {
+  size_bytes = std::min(size_bytes, kCopyBytesMax);
+  pool_.post([this, source = from.file, target = to.file, from_offset, to_offset, size_bytes,
+              done = std::move(done)] {
+    std::uint64_t copied = 0;
+    std::vector<std::byte> chunk;
+    while (copied < size_bytes) {
+      const auto view = read_now(source, from_offset + copied,
+                                 std::min<std::uint64_t>(kCopyChunkBytes, size_bytes - copied));
+      if (!view && copied == 0) return done(fail(view));
+      if (!view || view->size_bytes == 0) break;
+      chunk.resize(view->size_bytes);
+      copy_view(*view, chunk);
+      const auto written =
+          write_now(*target, to_offset + copied, chunk, LiveContent::Memory::kPoolOrHeap);
+      if (!written && copied == 0) return done(fail(written));
+      if (!written) break;
+      publisher_.spill_if_large(target);
+      copied += chunk.size();
+    }
+    done(copied);
+  });
+}
+
+// ---- Commit points
+
+// What a waiter is told, it need not be told again.
+Done Filesystem::reporting_to(OpenFile& handle, Done done) {
+  return [&handle, done = std::move(done)](Result<void> result) {
+    if (!result) (void)take_error(handle);
+    done(std::move(result));
+  };
+}
+
+void Filesystem::flush(OpenFile& handle, Done done) {
+  ++counters_.flushes;
+  if (!handle.writes) return done({});
+  if (const auto error = take_error(handle)) {
+    publisher_.commit(handle.file);  // another try; this close tells of the last one
+    return done(std::unexpected(*error));
+  }
+  bool is_only_emptied = false;
+  {
+    MutexLock lock(handle.file->mutex);
+    is_only_emptied = handle.file->is_only_emptied;
+  }
+  if (is_only_emptied) return done({});  // shells do so before they write; release commits it
+  if (options_.sync) {
+    publisher_.commit(handle.file, {.durable = true, .done = reporting_to(handle, std::move(done))});
+    return;
+  }
+  publisher_.commit(handle.file);
+  done({});
+}
+
+void Filesystem::commit(NodeId node) {
+  auto pinned = files_.pin(node);
+  if (!pinned) return;
+  const Pin file(files_, std::move(*pinned));
+  publisher_.commit(file.ref());
+}
+
+void Filesystem::fsync(OpenFile& handle, Done done) {
+  ++counters_.fsyncs;
+  if (const auto error = take_error(handle)) {
+    publisher_.commit(handle.file);
+    return done(std::unexpected(*error));
+  }
+  publisher_.commit(handle.file, {.durable = true, .done = reporting_to(handle, std::move(done))});
+}
+
+}  // namespace kvslot

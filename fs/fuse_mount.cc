@@ -1,0 +1,233 @@
+// Makes, serves and takes down the mount.
+#include "fs/fuse_mount.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <kvslot/mutex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kvslot {
+
+namespace {
+
+constexpr unsigned kServerThreadsMax = 64;
+constexpr unsigned kUringQueueDepth = 128;  // well above the requests that may wait for the device
+constexpr int kWakeSignal = SIGUSR1;
+
+// What libfuse said last: it reports errors by printing them only.
+struct LastWords {
+  Mutex mutex;
+  std::string text GUARDED_BY(mutex);
+};
+
+LastWords& last_words() {
+  static LastWords words;
+  return words;
+}
+
+__attribute__((format(printf, 2, 0))) void keep_words(fuse_log_level level, const char* format,
+                                                      va_list arguments) {
+  if (level > FUSE_LOG_WARNING) return;
+  std::vector<char> line(1024);
+  const int length = std::vsnprintf(line.data(), line.size(), format, arguments);
+  if (length <= 0) return;
+  std::string text(line.data());
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  LastWords& words = last_words();
+  MutexLock lock(words.mutex);
+  words.text = std::move(text);
+}
+
+std::string words_or(std::string otherwise) {
+  LastWords& words = last_words();
+  MutexLock lock(words.mutex);
+  return words.text.empty() ? std::move(otherwise) : words.text;
+}
+
+// Commas and backslashes in a value of `-o`, as libfuse wants them.
+std::string escape_option(const std::string& value) {
+  std::string escaped;
+  for (const char letter : value) {
+    if (letter == ',' || letter == '\\') escaped += '\\';
+    escaped += letter;
+  }
+  return escaped;
+}
+
+std::string option_list(const MountOptions& options, const Transport& transport,
+                        bool as_block_device) {
+  std::string list = fmt::format("default_permissions,fsname={},subtype=kvslot,max_read={}",
+                                 escape_option(options.device_path), kRequestBytesMax);
+  if (as_block_device) list += ",blkdev,blksize=4096";
+  if (options.allow_other) list += ",allow_other";
+  if (options.read_only) list += ",ro";
+  if (!options.kernel_options.empty()) list += "," + options.kernel_options;
+  if (transport.is_uring) list += fmt::format(",io_uring,io_uring_q_depth={}", kUringQueueDepth);
+  return list;
+}
+
+bool unmount_lazily(const std::string& directory) {
+  if (::umount2(directory.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return true;
+  if (errno != EPERM) return false;
+  std::string program = "fusermount3";
+  std::string unmount = "-u";
+  std::string lazy = "-z";
+  std::string path = directory;
+  char* arguments[] = {program.data(), unmount.data(), lazy.data(), path.data(), nullptr};
+  pid_t pid = 0;
+  if (::posix_spawnp(&pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0) {
+    return false;
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool is_dead_mount(const std::string& directory) {
+  struct stat status{};
+  return ::stat(directory.c_str(), &status) != 0 && errno == ENOTCONN;
+}
+
+}  // namespace
+
+std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
+  if (choice == TransportChoice::kDev) return Transport{.is_uring = false, .reason = "asked for"};
+  std::string reason;
+  if (!kLibraryIsRecent) {
+    reason = fmt::format("libfuse {} is older than 3.18", fuse_pkgversion());
+  } else {
+    std::string value;
+    std::ifstream file("/sys/module/fuse/parameters/enable_uring");
+    if (!(file >> value)) reason = "this kernel has no FUSE over io_uring";
+    else if (value != "Y" && value != "1")
+      reason = "/sys/module/fuse/parameters/enable_uring is N";
+  }
+  if (reason.empty()) {
+    return Transport{.is_uring = true, .reason = "library and kernel allow it"};
+  }
+  if (choice == TransportChoice::kAuto) {
+    return Transport{.is_uring = false, .reason = std::move(reason)};
+  }
+  return std::unexpected(fmt::format(
+      "option transport=uring: {}; use transport=auto, or have the administrator write Y to "
+      "/sys/module/fuse/parameters/enable_uring",
+      reason));
+}
+
+std::expected<void, std::string> detach_dead_mount(const std::string& directory) {
+  constexpr int kLayersMax = 16;  // of dead mounts, one over the other
+  for (int layer = 0; layer < kLayersMax && is_dead_mount(directory); ++layer) {
+    if (!unmount_lazily(directory)) {
+      return std::unexpected(fmt::format(
+          "{}: a dead mount is there and cannot be detached; run umount -l on it", directory));
+    }
+  }
+  return {};
+}
+
+std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(
+    const MountOptions& options, const Transport& transport, bool as_block_device,
+    void* context) {
+  fuse_set_log_func(keep_words);
+  fuse_args arguments{};
+  const std::string list = option_list(options, transport, as_block_device);
+  for (const char* const argument : {"kvslot", "-o", list.c_str()}) {
+    fuse_opt_add_arg(&arguments, argument);
+  }
+  fuse_session* const session =
+      fuse_session_new(&arguments, &fuse_operations(), sizeof(fuse_lowlevel_ops), context);
+  fuse_opt_free_args(&arguments);
+  if (session == nullptr) {
+    return std::unexpected(fmt::format("{}: libfuse refuses the options {}: {}",
+                                       options.mount_point, list, words_or("no reason given")));
+  }
+  if (fuse_session_mount(session, options.mount_point.c_str()) != 0) {
+    fuse_session_destroy(session);
+    return std::unexpected(fmt::format(
+        "{}: cannot be mounted on: {}", options.mount_point,
+        words_or("is /dev/fuse there, and is this user allowed to mount?")));
+  }
+  return std::unique_ptr<FuseMount>(
+      new FuseMount(session, options.mount_point, transport.is_uring));
+}
+
+FuseMount::~FuseMount() {
+  if (is_uring_ && has_served_) return;  // its ring threads end with the process
+  fuse_session_unmount(session_);
+  fuse_session_destroy(session_);
+}
+
+int FuseMount::serve_dev() {
+  fuse_loop_config* const config = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_clone_fd(config, 1);
+  fuse_loop_cfg_set_max_threads(config, kServerThreadsMax);
+  fuse_loop_cfg_set_idle_threads(config, kServerThreadsMax);
+  const int result = fuse_session_loop_mt(session_, config);
+  fuse_loop_cfg_destroy(config);
+  return result < 0 ? -result : 0;
+}
+
+// The rings have their own threads; /dev/fuse still brings INIT and FORGET. libfuse's loops free
+// the rings when they end, while replies may still be on their way; this one leaves them alone.
+int FuseMount::serve_uring() {
+  fuse_buf buffer{};
+  int result = 0;
+  while (!fuse_session_exited(session_)) {
+    pollfd readable{.fd = fuse_session_fd(session_), .events = POLLIN, .revents = 0};
+    if (::poll(&readable, 1, -1) < 0) continue;  // interrupted: look whether to end
+    const int size = fuse_session_receive_buf(session_, &buffer);
+    if (size == -EINTR || size == -EAGAIN) continue;
+    if (size <= 0) {
+      result = -size;
+      break;
+    }
+    fuse_session_process_buf(session_, &buffer);
+  }
+  std::free(buffer.mem);
+  fuse_session_exit(session_);
+  return result;
+}
+
+int FuseMount::serve() {
+  struct sigaction action{};
+  action.sa_handler = [](int) {};  // interrupts a wait, and no more
+  ::sigaction(kWakeSignal, &action, nullptr);
+  server_ = pthread_self();
+  has_served_ = true;
+  is_serving_ = true;
+  const int result = is_uring_ ? serve_uring() : serve_dev();
+  is_serving_ = false;
+  if (is_dead_mount(mount_point_)) unmount_lazily(mount_point_);  // the connection was aborted
+  return result;
+}
+
+void FuseMount::stop() {
+  constexpr auto kWakeInterval = std::chrono::milliseconds(20);
+  unmount_lazily(mount_point_);
+  fuse_session_exit(session_);  // where files are still open, the connection outlives the mount
+  while (is_serving_) {
+    ::pthread_kill(server_, kWakeSignal);
+    std::this_thread::sleep_for(kWakeInterval);
+  }
+}
+
+}  // namespace kvslot

@@ -1,0 +1,315 @@
+// Commits and spills. Locks: a file's own, never while calling the batcher or a waiter.
+#include "fs/publisher.h"
+
+#include <time.h>
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace kvslot {
+
+namespace {
+
+TimestampNs now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+// Counts down to the answer of sync_all.
+struct SyncAll {
+  std::atomic<std::size_t> left;
+  Mutex mutex;
+  Result<void> result GUARDED_BY(mutex);
+  Done done;
+};
+
+}  // namespace
+
+Publisher::Publisher(Volume& volume, Batcher& batcher, ReaderPool& pool, LiveFiles& files)
+    : volume_(volume), batcher_(batcher), pool_(pool), files_(files) {}
+
+bool Publisher::is_linked(NodeId node) const {
+  const auto info = volume_.stat(node);
+  return info && info->linked;
+}
+
+// ---- Asking for a commit
+
+void Publisher::commit(const LiveFileRef& file, CommitWaiter waiter) {
+  {
+    MutexLock lock(file->mutex);
+    const bool is_committing = file->is_busy && !file->is_spilling;
+    if (file->content.needs_commit()) {
+      file->waiting_next.push_back(std::move(waiter));
+      file->is_wanted = true;
+      if (file->is_busy) return;
+      file->is_busy = true;
+    } else if (is_committing) {
+      file->waiting_now.push_back(std::move(waiter));
+      return;
+    } else {
+      lock.unlock();
+      if (waiter.durable) batcher_.barrier(std::move(waiter.done));
+      else waiter.done({});
+      return;
+    }
+  }
+  start(file);
+}
+
+void Publisher::commit(const LiveFileRef& file) {
+  {
+    MutexLock lock(file->mutex);
+    if (!file->content.needs_commit()) return;
+    file->is_wanted = true;
+    if (file->is_busy) return;
+    file->is_busy = true;
+  }
+  start(file);
+}
+
+// Enters with is_busy set by the caller.
+void Publisher::start(const LiveFileRef& file) {
+  const bool linked = is_linked(file->node);
+  bool needs_base = false;
+  {
+    MutexLock lock(file->mutex);
+    file->is_wanted = false;
+    file->waiting_now = std::move(file->waiting_next);
+    file->waiting_next.clear();
+    needs_base = linked && !file->content.missing_base().empty();
+  }
+  if (needs_base) pool_.post([this, file] { prepare(file); });
+  else submit(file);
+}
+
+Result<void> Publisher::read_base(LiveFile& file, const MissingBase& missing) {
+  const std::uint64_t window_size = volume_.geometry().window_size_bytes();
+  auto view = missing.placed
+                  ? volume_.read_placed(file.node, *missing.placed, 0, missing.size_bytes)
+                  : volume_.read(file.node, missing.window * window_size, missing.size_bytes);
+  if (!view) return fail(view);
+  std::vector<std::byte> base;
+  base.reserve(view->size_bytes);
+  for (const iovec& piece : view->pieces) {
+    const auto* const data = static_cast<const std::byte*>(piece.iov_base);
+    base.insert(base.end(), data, data + piece.iov_len);
+  }
+  MutexLock lock(file.mutex);
+  file.content.fill_base(missing.window, base);
+  return {};
+}
+
+// Completes the windows that were written in part. Where new ones come while it reads, submit()
+// sends the file through here again.
+void Publisher::prepare(const LiveFileRef& file) {
+  std::vector<MissingBase> missing;
+  {
+    MutexLock lock(file->mutex);
+    missing = file->content.missing_base();
+  }
+  for (const MissingBase& base : missing) {
+    if (auto done = read_base(*file, base); !done) return give_up(file, done.error());
+  }
+  submit(file);
+}
+
+void Publisher::submit(const LiveFileRef& file) {
+  const bool linked = is_linked(file->node);
+  ContentChange change;
+  Durability durability = Durability::kWritten;
+  std::optional<TimestampNs> written_at;
+  Outcome outcome;
+  {
+    MutexLock lock(file->mutex);
+    if (!linked) {  // nothing to store: whoever has it open goes on in memory
+      file->is_busy = false;
+      outcome.add(file->waiting_now);
+      outcome.add(file->waiting_next);
+    } else if (!file->content.missing_base().empty()) {
+      lock.unlock();
+      return pool_.post([this, file] { prepare(file); });
+    } else {
+      change = file->content.begin_commit();
+      for (const CommitWaiter& waiter : file->waiting_now) {
+        if (waiter.durable) durability = Durability::kDurable;
+      }
+      const bool is_durable = durability == Durability::kDurable;
+      for (CommitWaiter& waiter : file->waiting_now) waiter.needs_barrier = !is_durable;
+      written_at = std::exchange(file->written_at, std::nullopt);
+      file->is_only_emptied = false;
+    }
+  }
+  if (!linked) {
+    tell(std::move(outcome));
+    return files_.drop_if_idle(file);
+  }
+  if (written_at) {
+    (void)volume_.set_attributes(
+        file->node, {.mode = {}, .uid = {}, .gid = {}, .atime_ns = {}, .mtime_ns = written_at,
+                     .ctime_ns = written_at, .record = false});
+  }
+  ++in_flight_;
+  ++commits_;
+  batcher_.submit(std::move(change), durability,
+                  [this, file](ContentChange result) { submitted(file, std::move(result)); });
+}
+
+void Publisher::give_up(const LiveFileRef& file, const Error& error) {
+  Outcome outcome;
+  outcome.result = std::unexpected(error);
+  {
+    MutexLock lock(file->mutex);
+    file->is_busy = false;
+    keep_error(*file, error);
+    outcome.add(file->waiting_now);
+    outcome.add(file->waiting_next);
+  }
+  report(file->node, error, "kept the old value; the new one stays in memory");
+  tell(std::move(outcome));
+  files_.drop_if_idle(file);
+}
+
+// ---- The result
+
+void Publisher::keep_error(LiveFile& file, const Error& error) {
+  file.mutex.assert_held();
+  file.error = error;
+  ++file.error_count;
+  file.error_was_reported = false;
+}
+
+void Publisher::settle(LiveFile& file, const ContentChange& change, Outcome& outcome) {
+  file.mutex.assert_held();
+  file.is_busy = false;
+  file.is_spilling = false;
+  outcome.add(file.waiting_now);
+  if (!change.result && !change.place_only) {
+    keep_error(file, change.result.error());
+    outcome.result = change.result;
+  }
+}
+
+void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
+  const bool unlinked = !change.result && !is_linked(file->node);
+  Outcome outcome;
+  bool again = false;
+  {
+    MutexLock lock(file->mutex);
+    file->content.finish(change);
+    if (unlinked) change.result = {};  // nobody is to be told that a removed file was not stored
+    settle(*file, change, outcome);
+    again = file->is_wanted && file->content.needs_commit();
+    if (again) file->is_busy = true;
+    else outcome.add(file->waiting_next);
+    file->is_wanted = again;
+  }
+  if (!change.result) {
+    report(file->node, change.result.error(),
+           change.place_only ? "kept the bytes in memory"
+                             : "kept the old value; the new one stays in memory");
+  }
+  if (change.place_only) failed_spills_ = change.result ? 0 : failed_spills_ + 1;
+  change = ContentChange();  // gives its buffers back
+  --in_flight_;
+  tell(std::move(outcome));
+  if (again) start(file);
+  else files_.drop_if_idle(file);
+  if (on_memory_) on_memory_();
+}
+
+void Publisher::tell(Outcome outcome) {
+  for (CommitWaiter& waiter : outcome.waiters) {
+    if (waiter.durable && waiter.needs_barrier && outcome.result) batcher_.barrier(std::move(waiter.done));
+    else waiter.done(outcome.result);
+  }
+}
+
+void Publisher::report(NodeId node, const Error& error, const char* action) {
+  Inspector& inspector = volume_.inspector();
+  inspector.report_fault({.time_ns = now_ns(),
+                          .operation = "commit",
+                          .key = inspector.path_of(node),
+                          .slot = std::nullopt,
+                          .os_errno = to_errno(error),
+                          .action = action});
+}
+
+// ---- Everything at once
+
+void Publisher::sync_all(Done done) {
+  const std::vector<LiveFileRef> files = files_.all();
+  auto state = std::make_shared<SyncAll>();
+  state->left = files.size() + 1;
+  state->done = std::move(done);
+  const auto finish_one = [this, state](Result<void> result) {
+    if (!result) {
+      MutexLock lock(state->mutex);
+      state->result = result;
+    }
+    if (--state->left > 0) return;
+    Result<void> first;
+    {
+      MutexLock lock(state->mutex);
+      first = state->result;
+    }
+    batcher_.barrier([state, first](Result<void> flushed) {
+      state->done(first ? std::move(flushed) : first);
+    });
+  };
+  for (const LiveFileRef& file : files) commit(file, {.durable = false, .done = finish_one});
+  finish_one({});
+}
+
+// ---- Spilling
+
+void Publisher::spill_if_large(const LiveFileRef& file) {
+  const BufferPool& pool = volume_.buffers();
+  const bool is_short = pool.used_bytes() > pool.size_bytes() / 2;
+  {
+    MutexLock lock(file->mutex);
+    const std::uint64_t above = is_short ? kMiB : kSpillAboveBytes;
+    if (file->is_busy || file->content.buffered_bytes() <= above) return;
+    file->is_busy = file->is_spilling = true;
+  }
+  spill(file, false);
+}
+
+bool Publisher::spill_anything() {
+  for (const LiveFileRef& file : files_.all()) {
+    {
+      MutexLock lock(file->mutex);
+      if (file->is_busy || file->content.buffered_bytes() == 0) continue;
+      file->is_busy = file->is_spilling = true;
+    }
+    spill(file, true);
+  }
+  return in_flight_ > 0;
+}
+
+void Publisher::spill(const LiveFileRef& file, bool all) {
+  ContentChange change;
+  bool again = false;
+  {
+    MutexLock lock(file->mutex);
+    change = file->content.begin_spill(kSpillBytesMax, all);
+    if (change.writes.empty()) {
+      file->is_spilling = false;
+      again = file->is_wanted;
+      file->is_busy = again;
+    }
+  }
+  if (change.writes.empty()) {
+    if (again) start(file);
+    return;
+  }
+  ++in_flight_;
+  ++spills_;
+  batcher_.submit(std::move(change), Durability::kWritten,
+                  [this, file](ContentChange result) { submitted(file, std::move(result)); });
+}
+
+}  // namespace kvslot

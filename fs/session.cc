@@ -1,0 +1,263 @@
+// Opens the store, mounts it, serves it, closes it.
+#include "fs/session.h"
+
+#include <fmt/format.h>
+#include <kvslot/batcher.h>
+#include <kvslot/device.h>
+#include <kvslot/volume.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "fs/filesystem.h"
+#include "fs/fuse_mount.h"
+#include "fs/mount_report.h"
+#include "fs/operations.h"
+#include "fs/pseudo_tree.h"
+#include "fs/reader_pool.h"
+
+namespace kvslot {
+
+namespace {
+
+constexpr std::size_t kReaderThreadsMax = 16;
+constexpr std::size_t kInlineReadersMax = 32;  // of the serving threads, on /dev/fuse
+constexpr std::size_t kPseudoThreadsMax = 4;
+constexpr unsigned kReadaheadKib = 4096;
+
+// Mounting as fuseblk makes the kernel claim the device, which it cannot while we claim it too.
+template <typename Options>
+bool share_device(Options& options) {
+  if constexpr (requires { options.exclusive; }) {
+    options.exclusive = false;
+    return true;
+  }
+  return false;
+}
+
+bool is_block_device(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
+}
+
+std::string explain(const std::string& path, const Error& error) {
+  std::string text = fmt::format("{}: {}", path, error.step);
+  if (error.os_errno != 0) text += fmt::format(": {}", std::strerror(error.os_errno));
+  switch (error.code) {
+    case Errc::kNotFound:
+      return text + "; make a store with 'kvslot format'";
+    case Errc::kBusy:
+      return text + "; it is mounted or open elsewhere, unmount it there first";
+    case Errc::kCorrupt:
+      return text + "; 'kvslot fsck' says what is wrong, 'kvslot format' makes a new store";
+    default:
+      return text;
+  }
+}
+
+void raise_readahead(const std::string& mount_point) {
+  struct stat status{};
+  if (::stat(mount_point.c_str(), &status) != 0) return;
+  const std::string device = fmt::format("{}:{}", major(status.st_dev), minor(status.st_dev));
+  for (const char* const suffix : {"", "-fuseblk"}) {
+    std::ofstream file(fmt::format("/sys/class/bdi/{}{}/read_ahead_kb", device, suffix));
+    file << kReadaheadKib;  // of no consequence where it fails
+  }
+}
+
+// Blocks the signals that end a mount, in this thread and those it starts.
+class SignalMask {
+ public:
+  SignalMask() {
+    sigemptyset(&ours_);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ours_, signal);
+    pthread_sigmask(SIG_BLOCK, &ours_, &before_);
+  }
+  ~SignalMask() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalMask(const SignalMask&) = delete;
+  SignalMask& operator=(const SignalMask&) = delete;
+  [[nodiscard]] const sigset_t& ours() const { return ours_; }
+
+ private:
+  sigset_t ours_{};
+  sigset_t before_{};
+};
+
+class MountedSession final : public Session {
+ public:
+  explicit MountedSession(const MountOptions& options) : options_(options) {}
+  ~MountedSession() override { (void)finish(); }
+
+  std::expected<void, Complaint> open();
+  std::expected<void, Complaint> run(void (*on_ready)(void*), void* context) override;
+  void shut_down() override;
+  // Commits, flushes and closes, once; later calls return what the first one found.
+  std::expected<void, Complaint> finish();
+
+ private:
+  std::expected<void, Complaint> open_volume(bool shares_device);
+  std::expected<void, Complaint> close_store();
+  PseudoTreeHooks hooks();
+  void tell_when_ready(void (*on_ready)(void*), void* context);
+  void wait_for_signals();
+
+  const MountOptions options_;
+  SignalMask signals_;
+  Transport transport_;
+  std::unique_ptr<Volume> volume_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<ReaderPool> pool_;
+  std::unique_ptr<ReaderPool> pseudo_pool_;
+  std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<PseudoTree> pseudo_tree_;
+  MountContext context_;
+  std::unique_ptr<FuseMount> mount_;
+  std::atomic<bool> is_ending_ = false;
+  std::atomic<bool> is_answered_ = false;
+
+  std::mutex finish_mutex_;
+  std::optional<std::expected<void, Complaint>> finished_;
+};
+
+std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
+  FileDeviceOptions device_options{.engine = options_.engine, .read_only = options_.read_only};
+  if (shares_device) share_device(device_options);
+  auto device = open_file_device(options_.device_path, device_options);
+  if (!device) return std::unexpected(explain(options_.device_path, device.error()));
+  VolumeOptions volume_options{.read_only = options_.read_only, .inline_checkpoints = false};
+  volume_options.staging_size_bytes = options_.staging_bytes;
+  auto volume = Volume::open(std::move(*device), volume_options);
+  if (!volume) return std::unexpected(explain(options_.device_path, volume.error()));
+  volume_ = std::move(*volume);
+  batcher_ = std::make_unique<Batcher>(
+      *volume_, BatcherOptions{.commit_interval_ms = options_.commit_seconds * 1000});
+  const std::size_t inline_max = transport_.is_uring ? 0 : kInlineReadersMax;
+  pool_ = std::make_unique<ReaderPool>(
+      ReaderPoolOptions{.threads_max = kReaderThreadsMax, .inline_max = inline_max});
+  pseudo_pool_ = std::make_unique<ReaderPool>(
+      ReaderPoolOptions{.threads_max = kPseudoThreadsMax, .inline_max = 0});
+  filesystem_ = std::make_unique<Filesystem>(*volume_, *batcher_, *pool_, options_);
+  pseudo_tree_ = std::make_unique<PseudoTree>(*volume_, hooks());
+  context_.filesystem = filesystem_.get();
+  context_.pseudo_tree = pseudo_tree_.get();
+  context_.pseudo_pool = pseudo_pool_.get();
+  context_.on_destroy = [this] { (void)finish(); };
+  return {};
+}
+
+std::expected<void, Complaint> MountedSession::open() {
+  if (auto detached = detach_dead_mount(options_.mount_point); !detached) return detached;
+  auto transport = choose_transport(options_.transport);
+  if (!transport) return std::unexpected(transport.error());
+  transport_ = std::move(*transport);
+  FileDeviceOptions probe;
+  const bool as_block_device = is_block_device(options_.device_path) && share_device(probe);
+  if (!as_block_device) {
+    if (auto opened = open_volume(false); !opened) return opened;
+  }
+  auto mounted = FuseMount::make(options_, transport_, as_block_device, &context_);
+  if (!mounted) return std::unexpected(mounted.error());
+  mount_ = std::move(*mounted);
+  if (!as_block_device) return {};
+  // The kernel's claim now keeps others off the device. Nothing is served before serve().
+  auto opened = open_volume(true);
+  if (!opened) mount_.reset();
+  return opened;
+}
+
+PseudoTreeHooks MountedSession::hooks() {
+  return {.config =
+              [this] { return config_lines(options_, transport_, context_); },
+          .stats = [this] { return mount_stats(*filesystem_); },
+          .live_node = [this](NodeId node) { return live_node(*filesystem_, node); }};
+}
+
+void MountedSession::tell_when_ready(void (*on_ready)(void*), void* context) {
+  struct statfs answer{};
+  const bool is_answering = ::statfs(options_.mount_point.c_str(), &answer) == 0;
+  is_answered_ = true;
+  if (!is_answering) return;
+  raise_readahead(options_.mount_point);
+  if (on_ready != nullptr && !is_ending_) on_ready(context);
+}
+
+void MountedSession::wait_for_signals() {
+  int signal = 0;
+  sigset_t waited = signals_.ours();
+  sigaddset(&waited, SIGUSR2);
+  while (sigwait(&waited, &signal) != 0 || (signal == SIGUSR2 && !is_ending_)) {
+  }
+  if (!is_ending_) shut_down();
+}
+
+std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void* context) {
+  sigset_t wake;
+  sigemptyset(&wake);
+  sigaddset(&wake, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &wake, nullptr);
+  std::thread signal_thread([this] { wait_for_signals(); });
+  std::thread ready_thread([&] { tell_when_ready(on_ready, context); });
+  const int error = mount_->serve();
+  is_ending_ = true;
+  pthread_kill(signal_thread.native_handle(), SIGUSR2);
+  signal_thread.join();
+  auto finished = finish();
+  mount_.reset();  // whoever still waits for an answer gets ENOTCONN
+  if (is_answered_) ready_thread.join();
+  else ready_thread.detach();  // a mount that never answered: it may wait until the process ends
+  if (!finished) return finished;
+  if (error != 0) {
+    return std::unexpected(fmt::format("{}: the connection to the kernel failed: {}",
+                                       options_.mount_point, std::strerror(error)));
+  }
+  return {};
+}
+
+void MountedSession::shut_down() {
+  if (mount_ != nullptr) mount_->stop();
+}
+
+std::expected<void, Complaint> MountedSession::close_store() {
+  if (volume_ == nullptr) return {};
+  std::expected<void, Complaint> outcome;
+  if (filesystem_ != nullptr && !options_.read_only) {
+    std::promise<Result<void>> done;
+    filesystem_->sync_all([&done](Result<void> result) { done.set_value(std::move(result)); });
+    const Result<void> synced = done.get_future().get();
+    if (!synced) outcome = std::unexpected(explain(options_.device_path, synced.error()));
+  }
+  batcher_->close();
+  pool_->close();
+  pseudo_pool_->close();
+  if (auto closed = volume_->close(); !closed && outcome) {
+    outcome = std::unexpected(explain(options_.device_path, closed.error()));
+  }
+  return outcome;
+}
+
+std::expected<void, Complaint> MountedSession::finish() {
+  const std::lock_guard lock(finish_mutex_);
+  if (!finished_) finished_ = close_store();
+  return *finished_;
+}
+
+}  // namespace
+
+std::expected<std::unique_ptr<Session>, Complaint> Session::start(const MountOptions& options) {
+  auto session = std::make_unique<MountedSession>(options);
+  if (auto opened = session->open(); !opened) return std::unexpected(opened.error());
+  return session;
+}
+
+}  // namespace kvslot
