@@ -1,0 +1,94 @@
+// What the journal says, record by record, and the image of a node in a checkpoint. Records name
+// objects by id and state what is, not what changed, so that replaying them over a checkpoint
+// that already saw some of them ends in the same state.
+//
+// Step before: core/names.cc and core/commit.cc make records. Step after: core/recovery.cc.
+#pragma once
+
+#include <kvslot/error.h>
+#include <kvslot/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/codec.h"
+
+namespace kvslot {
+
+using Xattrs = std::vector<std::pair<std::string, std::string>>;
+
+// Everything about a node.
+struct NodeImage {
+  ObjectId object = ObjectId::kNone;
+  ObjectId parent = ObjectId::kNone;
+  NodeKind kind = NodeKind::kFile;
+  Attributes attributes;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t cookie = 0;  // place in the listing of its directory; 0: the object id
+  std::string name;
+  std::string target;  // of a symlink
+  Xattrs xattrs;
+  std::vector<Extent> extents;
+};
+
+// The node is exactly this.
+struct SetNode {
+  NodeImage image;
+};
+// The node has this name.
+struct MoveNode {
+  ObjectId object, parent;
+  std::uint64_t cookie = 0;
+  TimestampNs ctime_ns = 0;
+  std::string name;
+};
+// There is no such node.
+struct RemoveNode {
+  ObjectId object;
+};
+struct SetAttributes {
+  ObjectId object;
+  Attributes attributes;
+};
+struct SetXattrs {
+  ObjectId object;
+  TimestampNs ctime_ns = 0;
+  Xattrs xattrs;
+};
+// These windows of the node have these extents, and nothing lies past its size.
+struct PatchContent {
+  struct Window {
+    std::uint32_t window;
+    std::vector<Extent> extents;
+  };
+  ObjectId object;
+  Attributes attributes;
+  std::uint64_t size_bytes = 0;
+  std::vector<Window> windows;
+};
+// These slots failed a write and are never used again.
+struct QuarantineSlots {
+  SlotRun run;
+};
+
+using Record = std::variant<SetNode, MoveNode, RemoveNode, SetAttributes, SetXattrs, PatchContent,
+                            QuarantineSlots>;
+
+void encode_record(std::vector<std::byte>& out, const Record& record);
+// Decodes one record and leaves the reader behind it.
+[[nodiscard]] Result<Record> decode_record(ByteReader& in);
+
+// The bytes that encode_record(SetNode{image}) appends, without doing it.
+[[nodiscard]] std::uint64_t node_record_bytes(std::size_t name_bytes, std::size_t target_bytes,
+                                              const Xattrs* xattrs, std::size_t extent_count);
+[[nodiscard]] std::uint64_t xattrs_bytes(const Xattrs& xattrs);
+
+// Bounds for sizing blocks before records are made.
+inline constexpr std::uint64_t kExtentRecordBytes = 28;
+inline constexpr std::uint64_t kRecordBytesMax = 512;  // without extents, xattrs and target
+
+}  // namespace kvslot
