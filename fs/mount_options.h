@@ -20,10 +20,10 @@ struct MountOptions {
   std::string device_path;
   std::string mount_point;
   bool read_only = false;
-  bool sync = false;                    // close and rename wait for durability
+  bool sync = false;  // close and rename wait for durability
   std::uint32_t commit_seconds = 1;
   bool allow_other = false;
-  std::optional<uid_t> uid;             // shown as the owner of everything
+  std::optional<uid_t> uid;  // shown as the owner of everything
   std::optional<gid_t> gid;
   std::optional<mode_t> umask;
   ControlDirectory control = ControlDirectory::kHidden;
@@ -31,8 +31,8 @@ struct MountOptions {
   ReaddirPlus readdirplus = ReaddirPlus::kAuto;
   std::uint64_t staging_bytes = 256 << 20;
   EngineChoice engine = EngineChoice::kAuto;
-  std::string kernel_options;           // generic ones for mount(2): "nosuid,nodev,noatime"
-  std::string text;                     // all of it, as shown in `config`
+  std::string kernel_options;  // generic ones for mount(2): "nosuid,nodev,noatime"
+  std::string text;            // all of it, as shown in `config`
 };
 
 // Parses a comma-separated list such as "ro,commit=5,allow_other" into `options`.

@@ -21,9 +21,9 @@ inline constexpr std::uint64_t kControlDirectoryNode = kPseudoNodeFirst;
 inline constexpr std::string_view kControlDirectoryName = ".kvslot";
 
 struct PseudoNode {
-  std::uint64_t node = 0;      // stable for one path while the mount lives
+  std::uint64_t node = 0;  // stable for one path while the mount lives
   bool is_directory = false;
-  std::uint32_t mode = 0444;   // permission bits
+  std::uint32_t mode = 0444;     // permission bits
   std::uint64_t size_bytes = 0;  // true size of the bounded files, 0 for index, slots, trace
 };
 
@@ -31,7 +31,7 @@ struct PseudoEntry {
   std::string name;
   std::uint64_t node = 0;
   bool is_directory = false;
-  std::uint64_t cookie = 0;    // goes on strictly after this entry
+  std::uint64_t cookie = 0;  // goes on strictly after this entry
 };
 
 // The content of one open pseudo-file: a snapshot, or a cursor for the unbounded ones.
@@ -57,7 +57,7 @@ struct LiveNodeInfo {
 
 struct PseudoTreeHooks {
   std::function<ConfigLines()> config;
-  std::function<std::vector<Stat>()> stats;                   // added to the engine's
+  std::function<std::vector<Stat>()> stats;  // added to the engine's
   std::function<LiveNodeInfo(NodeId)> live_node;
 };
 

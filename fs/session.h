@@ -23,7 +23,8 @@ class Session {
   virtual ~Session() = default;
 
   // Serves until the file system is unmounted or shut_down() is called (SIGTERM, SIGINT and SIGHUP
-  // do so); then commits what is dirty, flushes, checkpoints and closes. `on_ready` is called once, when a request through the mount has been answered.
+  // do so); then commits what is dirty, flushes, checkpoints and closes. `on_ready` is called once,
+  // when a request through the mount has been answered.
   //   returns  nothing, or why the store could not be closed cleanly
   virtual std::expected<void, Complaint> run(void (*on_ready)(void*), void* context) = 0;
 

@@ -125,12 +125,6 @@ std::string format_timestamp(TimestampNs time_ns) {
                      magnitude % kNsPerSecond);
 }
 
-TimestampNs wall_clock_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 std::string errno_name(int os_errno) {
   if (os_errno == 0) return "-";
   const char* name = ::strerrorname_np(os_errno);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvslot/error.h>
+#include <kvslot/clock.h>
 #include <kvslot/types.h>
 
 #include <string>
@@ -21,9 +22,6 @@ namespace kvslot {
 
 // Seconds since 1970 with nine decimals: "1700000000.000000001", "-0.500000000".
 [[nodiscard]] std::string format_timestamp(TimestampNs time_ns);
-
-// Now, as timestamps count it.
-[[nodiscard]] TimestampNs wall_clock_ns();
 
 // "EIO", or "-" for 0.
 [[nodiscard]] std::string errno_name(int os_errno);

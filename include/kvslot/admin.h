@@ -27,19 +27,19 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options);
 struct StoreInfo {
   Geometry geometry;
   std::uint32_t format_version = 0;
-  std::uint64_t sequence = 0;       // of the superblock
+  std::uint64_t sequence = 0;  // of the superblock
   std::uint64_t epoch = 0;
   bool clean = false;
   std::uint64_t checkpoint_size_bytes = 0;
-  std::uint64_t key_count = 0;      // in the checkpoint
+  std::uint64_t key_count = 0;  // in the checkpoint
   TimestampNs checkpoint_written_ns = 0;
   TimestampNs formatted_ns = 0;
 };
 Result<StoreInfo> read_store_info(Device& device);
 
 struct CheckFinding {
-  bool is_error = true;       // false: a remark, the store is clean
-  std::string what;           // one line: what is wrong, where, and what it means
+  bool is_error = true;  // false: a remark, the store is clean
+  std::string what;      // one line: what is wrong, where, and what it means
 };
 
 struct CheckReport {

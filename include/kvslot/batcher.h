@@ -21,8 +21,8 @@ namespace kvslot {
 // What an asynchronous put of many keys came to. The future holds an exception (PutFailed) only
 // when every key failed.
 struct AsyncPutReport {
-  std::vector<std::string> stored;                      // newly stored keys, in order
-  std::vector<std::pair<std::string, Error>> failed;    // empty when all went well
+  std::vector<std::string> stored;                    // newly stored keys, in order
+  std::vector<std::pair<std::string, Error>> failed;  // empty when all went well
 };
 using PutFuture = std::shared_future<AsyncPutReport>;
 

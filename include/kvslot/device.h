@@ -19,36 +19,36 @@ enum class IoOp : std::uint8_t { kRead, kWrite };
 // One contiguous transfer between the device and one or more pieces of memory.
 struct IoRequest {
   IoOp op = IoOp::kRead;
-  std::uint64_t offset_bytes = 0;     // multiple of kBlockSizeBytes
-  std::span<const iovec> segments;    // aligned to kBlockSizeBytes in address and length
-  int error = 0;                      // set by Device::run: 0, or the errno of the final attempt
+  std::uint64_t offset_bytes = 0;   // multiple of kBlockSizeBytes
+  std::span<const iovec> segments;  // aligned to kBlockSizeBytes in address and length
+  int error = 0;                    // set by Device::run: 0, or the errno of the final attempt
 };
 
 inline constexpr std::size_t kTransferSizeBytesMax = 1 << 20;  // of one IoRequest
 inline constexpr std::size_t kSegmentsMax = 256;               // of one IoRequest
 
 struct DeviceInfo {
-  std::string name;                     // path as given by the user
-  std::string engine;                   // "io_uring", "posix", "simulated"
-  std::string engine_detail;            // ring flags, or why it fell back
+  std::string name;           // path as given by the user
+  std::string engine;         // "io_uring", "posix", "simulated"
+  std::string engine_detail;  // ring flags, or why it fell back
   std::uint64_t size_bytes = 0;
   std::uint32_t logical_block_size_bytes = 512;
   bool is_block_device = false;
-  bool is_direct = false;               // transfers bypass the page cache
+  bool is_direct = false;  // transfers bypass the page cache
 };
 
 struct DeviceCounters {
-  std::uint64_t reads = 0;              // requests completed
+  std::uint64_t reads = 0;  // requests completed
   std::uint64_t writes = 0;
   std::uint64_t read_bytes = 0;
   std::uint64_t written_bytes = 0;
-  std::uint64_t batches = 0;            // calls of run
-  std::uint64_t submissions = 0;        // system calls that submitted or carried out transfers
+  std::uint64_t batches = 0;      // calls of run
+  std::uint64_t submissions = 0;  // system calls that submitted or carried out transfers
   std::uint64_t flushes = 0;
-  std::uint64_t retries = 0;            // EAGAIN, EINTR, EBUSY
+  std::uint64_t retries = 0;  // EAGAIN, EINTR, EBUSY
   std::uint64_t short_transfers = 0;
-  std::uint64_t queue_depth = 0;        // requests under way now
-  std::uint64_t queue_depth_max = 0;    // the most since open
+  std::uint64_t queue_depth = 0;      // requests under way now
+  std::uint64_t queue_depth_max = 0;  // the most since open
 };
 
 // Threads: every call is thread-safe. Destruction waits for nothing: no call may be under way.
@@ -77,9 +77,9 @@ enum class EngineChoice : std::uint8_t { kAuto, kUring, kPosix };
 struct FileDeviceOptions {
   EngineChoice engine = EngineChoice::kAuto;
   bool read_only = false;
-  bool direct = true;             // O_DIRECT where the file system allows it
+  bool direct = true;  // O_DIRECT where the file system allows it
   unsigned queue_depth_max = 256;
-  unsigned open_wait_ms = 2000;   // how long to wait for another holder to let go
+  unsigned open_wait_ms = 2000;  // how long to wait for another holder to let go
 };
 
 // Opens a block device (O_EXCL) or an image file (locked) for one holder at a time.

@@ -16,22 +16,22 @@ namespace kvslot {
 
 // One number of the engine; `stats`, `metrics` and the command line print the same ones.
 struct Stat {
-  const char* name;   // lower_case with its unit last: "bytes_live"
-  const char* help;   // one line
+  const char* name;  // lower_case with its unit last: "bytes_live"
+  const char* help;  // one line
   std::uint64_t value;
-  bool is_counter;    // only ever grows while mounted
+  bool is_counter;  // only ever grows while mounted
 };
 
 struct BatchRecord {
-  std::uint64_t id = 0;              // sequence of its journal block
-  std::uint32_t keys = 0;            // contents published
+  std::uint64_t id = 0;    // sequence of its journal block
+  std::uint32_t keys = 0;  // contents published
   std::uint64_t value_bytes = 0;
-  std::uint32_t data_requests = 0;   // to the device, after merging
-  std::uint32_t merged_writes = 0;   // extents that shared a request with a neighbour
+  std::uint32_t data_requests = 0;  // to the device, after merging
+  std::uint32_t merged_writes = 0;  // extents that shared a request with a neighbour
   std::uint32_t journal_bytes = 0;
-  std::uint32_t records = 0;         // namespace records that left with it
+  std::uint32_t records = 0;  // namespace records that left with it
   std::uint64_t reserve_us = 0, write_us = 0, flush_us = 0, publish_us = 0;
-  const char* reason = "";           // idle, full, fsync, direct, flush
+  const char* reason = "";  // idle, full, fsync, direct, flush
   std::uint32_t failures = 0;
 };
 
@@ -54,8 +54,9 @@ enum class SlotState : std::uint8_t { kFree, kReserved, kWriting, kLive, kDoomed
 struct SlotRecord {
   SlotRun run;
   SlotState state = SlotState::kFree;
-  std::string owner;         // key, or "#checkpoint", "#unlinked <object id>", or empty
-  std::uint32_t piece = 0;   // window of the owner's value that the run's first slot holds
+  std::string owner;  // key, or "#checkpoint", "#unlinked <object id>", or empty
+  bool owner_is_key = false;
+  std::uint32_t piece = 0;  // window of the owner's value that the run's first slot holds
 };
 
 struct NodeRecord {
@@ -65,21 +66,21 @@ struct NodeRecord {
   NodeKind kind = NodeKind::kFile;
   Attributes attributes;
   std::uint64_t size_bytes = 0;
-  std::uint64_t sequence = 0;        // stamp of the newest extent
-  std::uint64_t checksum = 0;        // of the only extent; of all checksums where there are several
+  std::uint64_t sequence = 0;  // stamp of the newest extent
+  std::uint64_t checksum = 0;  // of the only extent; of all checksums where there are several
   std::uint32_t slots = 0;
   std::optional<SlotId> first_slot;
-  std::vector<SlotRun> runs;         // only from node(); empty in listings
-  std::vector<Extent> extents;       // likewise
+  std::vector<SlotRun> runs;    // only from node(); empty in listings
+  std::vector<Extent> extents;  // likewise
   std::uint32_t extent_count = 0;
   std::uint64_t holds = 0;
-  bool stored = true;                // false: dirty, never committed
+  bool stored = true;  // false: dirty, never committed
 };
 
 struct CheckpointInfo {
   std::uint64_t sequence = 0;
   std::uint64_t size_bytes = 0;
-  TimestampNs written_ns = 0;        // 0: none
+  TimestampNs written_ns = 0;  // 0: none
 };
 
 struct JournalInfo {
@@ -92,11 +93,11 @@ struct JournalInfo {
 
 struct FaultRecord {
   TimestampNs time_ns = 0;
-  std::string operation;   // "read", "write", "flush", ...
+  std::string operation;  // "read", "write", "flush", ...
   std::string key;
   std::optional<SlotId> slot;
   int os_errno = 0;
-  std::string action;      // what was done about it
+  std::string action;  // what was done about it
 };
 
 // Threads: thread-safe.
@@ -104,16 +105,16 @@ class Inspector {
  public:
   virtual ~Inspector() = default;
   virtual std::vector<Stat> stats() const = 0;
-  virtual std::vector<BatchRecord> batches() const = 0;      // oldest first, at most 256
+  virtual std::vector<BatchRecord> batches() const = 0;  // oldest first, at most 256
   virtual std::vector<InflightRecord> inflight() const = 0;
-  virtual std::vector<FaultRecord> faults() const = 0;       // oldest first, at most 256
+  virtual std::vector<FaultRecord> faults() const = 0;  // oldest first, at most 256
   virtual void report_fault(FaultRecord fault) = 0;
   virtual JournalInfo journal() const = 0;
 
   // Files (not directories) from node number `cursor` on, at most count_max; advances the cursor.
   // Empty when done. A node that exists all the time appears exactly once.
   virtual std::vector<NodeRecord> nodes(std::uint32_t& cursor, std::size_t count_max) const = 0;
-  virtual Result<NodeRecord> node(NodeId node) const = 0;    // with runs and extents
+  virtual Result<NodeRecord> node(NodeId node) const = 0;  // with runs and extents
   virtual std::string path_of(NodeId node) const = 0;
 
   // Runs from slot number `cursor` on, adjacent slots of one state and owner together; advances

@@ -82,7 +82,8 @@ class Store {
   [[nodiscard]] std::vector<bool> exists_many(std::span<const std::string_view> keys) const;
   // Whether a put of the key is between its reservation and its publication.
   [[nodiscard]] bool exists_inflight(std::string_view key) const;
-  [[nodiscard]] std::vector<bool> exists_inflight_many(std::span<const std::string_view> keys) const;
+  [[nodiscard]] std::vector<bool> exists_inflight_many(
+      std::span<const std::string_view> keys) const;
 
   // Removes files; recorded at once, durable with the next flush.
   std::vector<Result<void>> remove_many(std::span<const std::string_view> keys);
@@ -106,6 +107,8 @@ class Store {
   Store(std::unique_ptr<Volume> volume, const BatcherOptions& options);
   std::unique_ptr<Volume> volume_;
   std::unique_ptr<Batcher> batcher_;
+  struct Combiner;  // core/put_combiner.h
+  std::unique_ptr<Combiner> combiner_;
 };
 
 }  // namespace kvslot

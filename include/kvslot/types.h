@@ -25,8 +25,8 @@ inline constexpr std::uint32_t kBlockSizeBytes = 4096;
 // written, replaced and freed as a whole; an extent is what one checksum covers.
 inline constexpr std::uint32_t kExtentSizeBytesMax = 128 * 1024;
 
-inline constexpr std::size_t kNameSizeBytesMax = 255;      // one component of a key
-inline constexpr std::size_t kSymlinkSizeBytesMax = 4095;  // target of a symbolic link
+inline constexpr std::size_t kNameSizeBytesMax = 255;         // one component of a key
+inline constexpr std::size_t kSymlinkSizeBytesMax = 4095;     // target of a symbolic link
 inline constexpr std::size_t kXattrSizeBytesMax = 64 * 1024;  // all attributes of a node together
 
 // Which object: the inode number. Stored with the key, kept by rename, never reused.

@@ -24,15 +24,15 @@ namespace kvslot {
 
 struct NodeInfo {
   NodeId node = NodeId::kNone;
-  NodeId parent = NodeId::kNone;       // kNone once the node is unlinked
+  NodeId parent = NodeId::kNone;  // kNone once the node is unlinked
   ObjectId id = ObjectId::kNone;
   NodeKind kind = NodeKind::kFile;
   Attributes attributes;
-  std::uint64_t size_bytes = 0;        // of the stored value; of a symlink's target
-  std::uint64_t allocated_bytes = 0;   // whole slots
+  std::uint64_t size_bytes = 0;       // of the stored value; of a symlink's target
+  std::uint64_t allocated_bytes = 0;  // whole slots
   std::uint32_t subdirectory_count = 0;
-  bool linked = true;                  // false: removed, kept by a hold
-  bool stored = true;                  // false: a file that was created and never committed
+  bool linked = true;  // false: removed, kept by a hold
+  bool stored = true;  // false: a file that was created and never committed
 };
 
 struct DirectoryEntry {
@@ -70,9 +70,9 @@ struct PlacedWindow {
 // New content of one file: the windows that change and the size it then has. Windows at or past
 // the new size are dropped; a stored window that the new size cuts must be among the writes.
 struct ContentChange {
-  NodeId node = NodeId::kNone;      // held or linked until the commit returns
+  NodeId node = NodeId::kNone;  // held or linked until the commit returns
   std::uint64_t size_bytes = 0;
-  bool whole = false;               // windows that are not named become holes (a full rewrite)
+  bool whole = false;  // windows that are not named become holes (a full rewrite)
   std::vector<WindowWrite> writes;
   std::vector<PlacedWindow> placed;
   std::uint32_t reserved_slots = 0;  // taken before with reserve_slots, given back by the commit
@@ -83,13 +83,13 @@ struct ContentChange {
 
   // With node == kNone: stores under this key, making missing directories and the file.
   std::string_view key;
-  Attributes attributes;           // of a file made for `key`; mtime and ctime of an existing one
-  bool keep_existing = false;      // policy keep: an existing or in-flight key is left alone
+  Attributes attributes;       // of a file made for `key`; mtime and ctime of an existing one
+  bool keep_existing = false;  // policy keep: an existing or in-flight key is left alone
 
   // Results.
   Result<void> result;
-  bool newly_stored = false;       // `key` did not exist before
-  bool written = false;            // false when keep_existing left the key alone
+  bool newly_stored = false;  // `key` did not exist before
+  bool written = false;       // false when keep_existing left the key alone
 };
 
 // What reading gave: pieces in order, of size_bytes in all, living as long as the view.
@@ -110,6 +110,8 @@ struct SpaceInfo {
 // next commit; commit, read, flush, checkpoint and close wait for the device.
 class Volume {
  public:
+  struct State;  // core/state.h
+
   // Loads the newest checkpoint, replays the journal, and verifies what may not have been flushed.
   //   errors   kCorrupt (not a store, damaged), kInvalid (newer format, other geometry), kIo
   //   owns     takes the device
@@ -160,7 +162,13 @@ class Volume {
     Result<ReadView> result;
   };
   void read_many(std::span<ReadRequest> requests);
-  // The first stored byte (data) or hole at or after offset_bytes; the size is a hole. kNotFound past it.
+  // The same for a window that was placed and not committed yet.
+  Result<ReadView> read_placed(NodeId node, const PlacedWindow& window, std::uint32_t offset_bytes,
+                               std::uint32_t size_bytes);
+  // Gives back the slots of placed windows that will never be committed.
+  void discard_placed(std::span<const PlacedWindow> windows);
+  // The first stored byte (data) or hole at or after offset_bytes; the size is a hole. kNotFound
+  // past it.
   Result<std::uint64_t> seek(NodeId node, std::uint64_t offset_bytes, bool data) const;
 
   // Promises that a later commit finds this many slots.
@@ -179,7 +187,7 @@ class Volume {
   // Writes the index as a checkpoint and empties the journal behind it. One at a time.
   Result<void> checkpoint();
   [[nodiscard]] bool wants_checkpoint() const;
-  [[nodiscard]] bool has_recorded() const;          // something waits for the next commit
+  [[nodiscard]] bool has_recorded() const;              // something waits for the next commit
   [[nodiscard]] std::uint64_t unflushed_bytes() const;  // written since the last flush
   // Called (from any thread, under no lock) when has_recorded() becomes true.
   void on_recorded(std::function<void()> callback);
@@ -196,8 +204,9 @@ class Volume {
   [[nodiscard]] Inspector& inspector();
 
  private:
-  struct State;
   explicit Volume(std::unique_ptr<State> state);
+  void wait_for_records();  // back-pressure: until recorded changes fit the next block
+  void announce_records();  // calls on_recorded
   std::unique_ptr<State> state_;
 };
 

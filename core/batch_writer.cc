@@ -1,0 +1,234 @@
+// The write phase of a commit.
+#include "core/batch_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace kvslot {
+
+Result<void> BatchWriter::write() {
+  for (PlannedChange& planned : batch_.planned()) prepare(planned);
+  collect(false, true);
+  for (const Stretch& stretch : stretches_) {
+    measured_.merged_writes += static_cast<std::uint32_t>(stretch.extents.size() - 1);
+    measured_.value_bytes += stretch.bytes;
+  }
+  measured_.data_requests = static_cast<std::uint32_t>(stretches_.size());
+  if (auto ok = encode_block(); !ok) return ok;
+  bool block_written = run(true);
+  if (any_failed()) {
+    // A request that failed may have covered innocent neighbours: each extent once more, alone.
+    collect(true, false);
+    run_data();
+  }
+  if (any_failed()) {
+    retry_elsewhere();
+    drop_failed();
+    // The block names places and changes that are no longer true: it is written again, in place.
+    // Nobody was answered yet, so a crash in between loses nothing that counted.
+    if (auto ok = encode_block(); !ok) return ok;
+    stretches_.clear();
+    block_written = run(true);
+  }
+  if (!block_written) {
+    stretches_.clear();
+    block_written = run(true);
+  }
+  if (!block_written) return fail(Errc::kIo, "writing the journal", EIO);
+  ring_.advance(block_offset_, header_);
+  return {};
+}
+
+// Checksums, zeroed slack, trailers.
+void BatchWriter::prepare(PlannedChange& planned) {
+  const Uuid& uuid = state_.geometry.uuid;
+  for (PlannedWindow& window : planned.windows) {
+    for (PlannedExtent& planned_extent : window.extents) {
+      Extent& extent = planned_extent.extent;
+      const Bytes padded{planned_extent.data, planned_extent.padded_bytes()};
+      const Bytes slack = padded.subspan(extent.size_bytes);
+      extent.checksum = extent_checksum(uuid, planned.image.object, extent.stamp,
+                                        padded.first(extent.size_bytes));
+      std::fill(slack.begin(), slack.end(), std::byte{0});
+      if (slack.size() < kTrailerFixedBytes) continue;
+      write_trailer(slack,
+                    {.object = planned.image.object,
+                     .parent = planned.image.parent,
+                     .stamp = extent.stamp,
+                     .checksum = extent.checksum,
+                     .size_bytes = extent.size_bytes,
+                     .file_block = extent.file_block,
+                     .name = planned.image.name},
+                    uuid);
+    }
+  }
+}
+
+void BatchWriter::collect(bool only_failed, bool merge) {
+  stretches_.clear();
+  for (PlannedChange& planned : batch_.planned()) {
+    if (planned.error != 0) continue;
+    for (PlannedWindow& window : planned.windows)
+      for (PlannedExtent& extent : window.extents)
+        if (!only_failed || extent.error != 0) add(extent, merge);
+  }
+  for (Stretch& stretch : stretches_) {
+    stretch.segments.clear();
+    for (const PlannedExtent* extent : stretch.extents) {
+      const iovec segment{extent->data, extent->padded_bytes()};
+      const bool goes_on =
+          !stretch.segments.empty() && static_cast<std::byte*>(stretch.segments.back().iov_base) +
+                                               stretch.segments.back().iov_len ==
+                                           extent->data;
+      if (goes_on) {
+        stretch.segments.back().iov_len += segment.iov_len;
+      } else {
+        stretch.segments.push_back(segment);
+      }
+    }
+  }
+}
+
+void BatchWriter::add(PlannedExtent& extent, bool merge) {
+  const std::uint32_t bytes = extent.padded_bytes();
+  const bool joins = merge && !stretches_.empty() &&
+                     stretches_.back().next_block == extent.extent.device_block &&
+                     stretches_.back().bytes + bytes <= kTransferSizeBytesMax &&
+                     stretches_.back().extents.size() < kSegmentsMax;
+  if (!joins) {
+    stretches_.emplace_back();
+    stretches_.back().first_block = extent.extent.device_block;
+  }
+  Stretch& stretch = stretches_.back();
+  stretch.extents.push_back(&extent);
+  stretch.bytes += bytes;
+  stretch.next_block = extent.extent.device_block + bytes / kBlockSizeBytes;
+}
+
+Result<void> BatchWriter::encode_block() {
+  // A batch without records (placements, or every change failed) writes an empty block, so that
+  // the chain has no gap.
+  std::uint32_t count = 0;
+  const std::vector<std::byte> records = batch_.encode_records(count);
+  const std::uint64_t needed = round_up(kJournalHeaderBytes + records.size(), kBlockSizeBytes);
+  const bool again = block_bytes_ != 0;
+  if (!again) {
+    const auto place = ring_.place(needed);
+    if (!place) return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
+    block_offset_ = *place;
+  } else if (needed > block_bytes_ && block_offset_ + needed > ring_.size_bytes()) {
+    return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
+  }
+  block_bytes_ = std::max(needed, block_bytes_);
+  if (block_.capacity() < block_bytes_) block_ = state_.pool.take_or_heap(block_bytes_);
+  const Bytes block = block_.first(block_bytes_);
+  std::memcpy(block.data() + kJournalHeaderBytes, records.data(), records.size());
+  const Bytes rest = block.subspan(kJournalHeaderBytes + records.size());
+  std::fill(rest.begin(), rest.end(), std::byte{0});
+  header_ = {.size_bytes = 0,
+             .payload_bytes = static_cast<std::uint32_t>(records.size()),
+             .checksum = 0,
+             .epoch = ring_.head().epoch,
+             .sequence = batch_.sequence(),
+             .previous_hash = ring_.head().previous_hash,
+             .durable_upto = batch_.durable_upto(),
+             .record_count = count};
+  seal_journal_block(block, header_, state_.geometry.uuid);
+  return {};
+}
+
+void BatchWriter::append_block_requests(std::vector<IoRequest>& requests) {
+  block_segments_.clear();
+  for (std::uint64_t done = 0; done < block_bytes_; done += kTransferSizeBytesMax)
+    block_segments_.push_back({block_.data() + done, std::min<std::uint64_t>(kTransferSizeBytesMax,
+                                                                             block_bytes_ - done)});
+  std::uint64_t offset = state_.geometry.journal_offset_bytes + block_offset_;
+  for (const iovec& segment : block_segments_) {
+    requests.push_back(
+        {.op = IoOp::kWrite, .offset_bytes = offset, .segments = {&segment, 1}, .error = 0});
+    offset += segment.iov_len;
+  }
+}
+
+bool BatchWriter::run(bool with_block) {
+  std::vector<IoRequest> requests;
+  requests.reserve(stretches_.size() + 2);
+  for (Stretch& stretch : stretches_)
+    requests.push_back({.op = IoOp::kWrite,
+                        .offset_bytes = std::uint64_t{stretch.first_block} * kBlockSizeBytes,
+                        .segments = stretch.segments,
+                        .error = 0});
+  if (with_block) append_block_requests(requests);
+  if (requests.empty()) return true;
+  state_.device->run(requests);
+  state_.counters.data_requests.fetch_add(stretches_.size(), std::memory_order_relaxed);
+  for (std::size_t i = 0; i < stretches_.size(); ++i)
+    for (PlannedExtent* extent : stretches_[i].extents) extent->error = requests[i].error;
+  return std::all_of(requests.begin() + static_cast<std::ptrdiff_t>(stretches_.size()),
+                     requests.end(), [](const IoRequest& request) { return request.error == 0; });
+}
+
+namespace {
+
+int error_of(const PlannedChange& planned) {
+  for (const PlannedWindow& window : planned.windows)
+    for (const PlannedExtent& extent : window.extents)
+      if (extent.error != 0) return extent.error;
+  return 0;
+}
+
+}  // namespace
+
+bool BatchWriter::any_failed() const {
+  for (const PlannedChange& planned : batch_.planned())
+    if (planned.error == 0 && error_of(planned) != 0) return true;
+  return false;
+}
+
+void BatchWriter::report(const PlannedChange& planned, const char* action) {
+  state_.counters.write_failures.fetch_add(1, std::memory_order_relaxed);
+  FaultRecord fault;
+  fault.operation = "write";
+  fault.key = planned.image.name;
+  for (const PlannedWindow& window : planned.windows)
+    for (const PlannedExtent& extent : window.extents)
+      if (extent.error != 0 && !fault.slot) fault.slot = state_.slot_of(extent.extent.device_block);
+  fault.os_errno = error_of(planned);
+  fault.action = action;
+  state_.note_fault(std::move(fault));
+}
+
+// EIO: the slots are quarantined and the extents written once more in other slots. ENOSPC of a
+// thin device is no fault of the slots: the change fails.
+void BatchWriter::retry_elsewhere() {
+  for (PlannedChange& planned : batch_.planned()) {
+    const int error = planned.error == 0 ? error_of(planned) : 0;
+    if (error == 0) continue;
+    if (error == ENOSPC) {
+      report(planned, "the put failed: the device below is full");
+      planned.error = ENOSPC;
+      continue;
+    }
+    report(planned, "slots quarantined, written again elsewhere");
+    if (!batch_.move_elsewhere(planned)) {
+      planned.error = ENOSPC;
+      continue;
+    }
+    state_.counters.rewrites.fetch_add(1, std::memory_order_relaxed);
+    prepare(planned);
+  }
+  collect(true, false);
+  run_data();
+}
+
+void BatchWriter::drop_failed() {
+  for (PlannedChange& planned : batch_.planned()) {
+    const int error = planned.error == 0 ? error_of(planned) : 0;
+    if (error == 0) continue;
+    report(planned, "the put failed");
+    planned.error = error;
+  }
+}
+
+}  // namespace kvslot

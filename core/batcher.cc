@@ -1,0 +1,330 @@
+// Three threads behind one queue: the committer takes all that gathered and commits it as one
+// batch; the flusher makes batches durable, one flush for everybody who waits, while the committer
+// writes the next; the checkpointer empties the journal in the background.
+#include <kvslot/batcher.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "core/check.h"
+#include "core/put_changes.h"
+
+namespace kvslot {
+namespace {
+
+constexpr std::size_t kJobsTogetherMax = 1024;
+using Clock = std::chrono::steady_clock;
+
+struct Job {
+  ContentChange change;
+  Durability durability = Durability::kWritten;
+  Batcher::OnDone on_done;
+  Batcher::OnFlushed on_flushed;  // set: a barrier, without a change
+};
+
+// What waits for a flush.
+struct FlushWait {
+  std::uint64_t sequence = 0;
+  std::vector<Job> jobs;
+};
+
+}  // namespace
+
+struct Batcher::State {
+  State(Volume& target, const BatcherOptions& chosen) : volume(target), options(chosen) {}
+
+  Volume& volume;
+  const BatcherOptions options;
+
+  Mutex mutex;
+  Condition work;        // for the committer
+  Condition flush_work;  // for the flusher
+  Condition checkpoint_work;
+  Condition idle;  // for close
+  std::deque<Job> queue GUARDED_BY(mutex);
+  std::deque<FlushWait> flushes GUARDED_BY(mutex);
+  std::set<std::string, std::less<>> async_keys GUARDED_BY(mutex);
+  std::optional<Clock::time_point> unflushed_since GUARDED_BY(mutex);
+  bool recorded GUARDED_BY(mutex) = false;
+  bool checkpoint_wanted GUARDED_BY(mutex) = false;
+  bool closing GUARDED_BY(mutex) = false;   // no new jobs
+  bool stopping GUARDED_BY(mutex) = false;  // threads end
+  bool dispatch_fails GUARDED_BY(mutex) = false;
+  std::uint64_t pending GUARDED_BY(mutex) = 0;  // jobs accepted and not answered
+  std::uint64_t dispatches GUARDED_BY(mutex) = 0;
+  std::uint64_t callback_failures GUARDED_BY(mutex) = 0;
+
+  // Declared last: they end before anything they use.
+  std::jthread committer, flusher, checkpointer;
+
+  void start() {
+    volume.on_recorded([this] {
+      MutexLock lock(mutex);
+      recorded = true;
+      work.notify_one();
+    });
+    committer = std::jthread([this] { commit_loop(); });
+    flusher = std::jthread([this] { flush_loop(); });
+    checkpointer = std::jthread([this] { checkpoint_loop(); });
+  }
+
+  void commit_loop() {
+    while (true) {
+      std::vector<Job> jobs;
+      const char* reason = "idle";
+      {
+        MutexLock lock(mutex);
+        while (queue.empty() && !recorded && !stopping) work.wait(mutex);
+        if (queue.empty() && !recorded) return;
+        recorded = false;
+        if (queue.size() > kJobsTogetherMax) reason = "full";
+        while (!queue.empty() && jobs.size() < kJobsTogetherMax) {
+          if (queue.front().on_flushed || queue.front().durability == Durability::kDurable)
+            reason = "fsync";
+          jobs.push_back(std::move(queue.front()));
+          queue.pop_front();
+        }
+      }
+      commit(std::move(jobs), reason);
+    }
+  }
+
+  void commit(std::vector<Job> jobs, const char* reason) {
+    std::vector<ContentChange> changes;
+    changes.reserve(jobs.size());
+    for (Job& job : jobs)
+      if (!job.on_flushed) changes.push_back(std::move(job.change));
+    const std::uint64_t sequence = volume.commit(changes, reason);
+    FlushWait wait{.sequence = sequence, .jobs = {}};
+    std::size_t next = 0;
+    for (Job& job : jobs) {
+      if (!job.on_flushed) job.change = std::move(changes[next++]);
+      const bool waits =
+          job.on_flushed || (job.durability == Durability::kDurable && job.change.result);
+      if (waits) {
+        wait.jobs.push_back(std::move(job));
+      } else {
+        answer(job, {});
+      }
+    }
+    MutexLock lock(mutex);
+    if (!wait.jobs.empty()) flushes.push_back(std::move(wait));
+    if (!unflushed_since) unflushed_since = Clock::now();
+    flush_work.notify_one();
+    checkpoint_wanted = checkpoint_wanted || volume.wants_checkpoint();
+    if (checkpoint_wanted) checkpoint_work.notify_one();
+  }
+
+  void flush_loop() {
+    while (true) {
+      std::deque<FlushWait> waits;
+      {
+        MutexLock lock(mutex);
+        while (flushes.empty() && !stopping && !is_interval_over()) {
+          if (unflushed_since) {
+            flush_work.wait_until(mutex, *unflushed_since + interval());
+          } else {
+            flush_work.wait(mutex);
+          }
+        }
+        if (flushes.empty() && stopping) return;
+        waits.swap(flushes);
+        unflushed_since.reset();
+      }
+      const std::uint64_t target = waits.empty() ? UINT64_MAX : waits.back().sequence;
+      const Result<void> flushed = volume.flush_until(target);
+      for (FlushWait& wait : waits)
+        for (Job& job : wait.jobs) answer(job, flushed);
+    }
+  }
+
+  [[nodiscard]] std::chrono::milliseconds interval() const {
+    return std::chrono::milliseconds(options.commit_interval_ms);
+  }
+  [[nodiscard]] bool is_interval_over() const REQUIRES(mutex) {
+    return unflushed_since && Clock::now() >= *unflushed_since + interval();
+  }
+
+  void checkpoint_loop() {
+    while (true) {
+      {
+        MutexLock lock(mutex);
+        while (!checkpoint_wanted && !stopping) checkpoint_work.wait(mutex);
+        if (stopping) return;
+        checkpoint_wanted = false;
+      }
+      static_cast<void>(volume.checkpoint());  // a failure is among the volume's faults
+    }
+  }
+
+  void answer(Job& job, const Result<void>& flushed) {
+    if (job.on_flushed) {
+      job.on_flushed(flushed);
+    } else {
+      if (job.change.result && !flushed) job.change.result = flushed;
+      job.on_done(std::move(job.change));
+    }
+    job = Job();  // lets go of what the callbacks hold, before close() can return
+    MutexLock lock(mutex);
+    if (--pending == 0) idle.notify_all();
+  }
+
+  // All jobs in one dispatch, or none.
+  [[nodiscard]] bool dispatch(std::vector<Job>& jobs) {
+    MutexLock lock(mutex);
+    if (closing || dispatch_fails) return false;
+    ++dispatches;
+    pending += jobs.size();
+    for (Job& job : jobs) queue.push_back(std::move(job));
+    work.notify_one();
+    return true;
+  }
+};
+
+Batcher::Batcher(Volume& volume, const BatcherOptions& options)
+    : state_(std::make_unique<State>(volume, options)) {
+  state_->start();
+}
+
+Batcher::~Batcher() { close(); }
+
+void Batcher::submit(ContentChange change, Durability durability, OnDone on_done) {
+  std::vector<Job> jobs(1);
+  jobs[0] = {std::move(change), durability, std::move(on_done), {}};
+  if (state_->dispatch(jobs)) return;
+  state_->volume.unreserve_slots(std::exchange(jobs[0].change.reserved_slots, 0));
+  jobs[0].change.result = fail(Errc::kBusy, "the store is closing", ESHUTDOWN);
+  jobs[0].on_done(std::move(jobs[0].change));
+}
+
+void Batcher::barrier(OnFlushed on_flushed) {
+  std::vector<Job> jobs(1);
+  jobs[0].on_flushed = std::move(on_flushed);
+  if (state_->dispatch(jobs)) return;
+  jobs[0].on_flushed(fail(Errc::kBusy, "the store is closing", ESHUTDOWN));
+}
+
+void Batcher::close() {
+  State& s = *state_;
+  {
+    MutexLock lock(s.mutex);
+    s.closing = true;
+    while (s.pending != 0) s.idle.wait(s.mutex);
+    s.stopping = true;
+    s.work.notify_all();
+    s.flush_work.notify_all();
+    s.checkpoint_work.notify_all();
+  }
+  for (std::jthread* thread : {&s.committer, &s.flusher, &s.checkpointer})
+    if (thread->joinable()) thread->join();
+  s.volume.on_recorded({});
+}
+
+void Batcher::fail_dispatch_for_testing() {
+  MutexLock lock(state_->mutex);
+  state_->dispatch_fails = true;
+}
+
+std::uint64_t Batcher::dispatches() const {
+  MutexLock lock(state_->mutex);
+  return state_->dispatches;
+}
+
+std::size_t Batcher::queued() const {
+  MutexLock lock(state_->mutex);
+  return state_->queue.size();
+}
+
+namespace {
+
+// What the keys of one asynchronous put share.
+struct AsyncGroup {
+  AsyncPut put;
+  std::promise<AsyncPutReport> promise;
+  Mutex mutex;
+  AsyncPutReport report GUARDED_BY(mutex);
+  std::size_t open GUARDED_BY(mutex) = 0;
+  std::size_t succeeded GUARDED_BY(mutex) = 0;
+
+  // Answers key `i`; the last one settles the future.
+  void finish(std::size_t i, const ContentChange& change) {
+    const bool stored = change.result && change.written;
+    if (stored && put.on_complete) {
+      try {
+        put.on_complete(put.keys[i]);
+      } catch (...) {
+        // The caller's own trouble: the key is stored, and its neighbours are not concerned.
+      }
+    }
+    put.values[i].owner.reset();
+    MutexLock lock(mutex);
+    if (change.result) ++succeeded;
+    if (stored && change.newly_stored) report.stored.push_back(put.keys[i]);
+    if (!change.result) report.failed.emplace_back(put.keys[i], change.result.error());
+    if (--open != 0) return;
+    if (succeeded == 0) {
+      promise.set_exception(std::make_exception_ptr(PutFailed(report.failed.front().second)));
+    } else {
+      promise.set_value(std::move(report));
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<PutFuture> Batcher::submit_put_many(AsyncPut put) {
+  State& s = *state_;
+  KVSLOT_CHECK(put.keys.size() == put.values.size(), "one value for each key");
+  auto group = std::make_shared<AsyncGroup>();
+  group->put = std::move(put);
+  std::vector<std::size_t> accepted;
+  for (std::size_t i = 0; i < group->put.keys.size(); ++i) {
+    const std::string& key = group->put.keys[i];
+    bool is_new = !s.volume.find(key).has_value();
+    if (is_new) {
+      MutexLock lock(s.mutex);
+      is_new = s.async_keys.insert(key).second;
+    }
+    if (is_new) {
+      accepted.push_back(i);
+    } else {
+      group->put.values[i].owner.reset();
+    }
+  }
+  if (accepted.empty()) return {};
+  const PutFuture future = group->promise.get_future().share();
+  {
+    MutexLock lock(group->mutex);
+    group->open = accepted.size();
+  }
+  std::vector<Job> jobs(accepted.size());
+  for (std::size_t n = 0; n < accepted.size(); ++n) {
+    const std::size_t i = accepted[n];
+    jobs[n].change = change_for_put(s.volume, group->put.keys[i], group->put.values[i].value);
+    jobs[n].change.keep_existing = true;
+    jobs[n].durability = group->put.durability;
+    jobs[n].on_done = [&s, group, i](ContentChange change) {
+      {
+        MutexLock lock(s.mutex);
+        s.async_keys.erase(group->put.keys[i]);
+      }
+      group->finish(i, change);
+    };
+  }
+  if (!s.dispatch(jobs)) {
+    for (Job& job : jobs) {
+      job.change.result = fail(Errc::kBusy, "the store is closing", ESHUTDOWN);
+      job.on_done(std::move(job.change));
+    }
+  }
+  return std::vector<PutFuture>(accepted.size(), future);
+}
+
+}  // namespace kvslot

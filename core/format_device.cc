@@ -1,0 +1,126 @@
+// Making a store, and telling what a store is from its superblock: the writing half of admin.h.
+#include <kvslot/admin.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <string_view>
+
+#include "core/device_io.h"
+#include "core/state.h"
+#include "core/superblocks.h"
+
+namespace kvslot {
+namespace {
+
+struct Signature {
+  const char* refusal;
+  std::uint64_t offset_bytes;
+  std::string_view bytes;
+};
+
+using namespace std::string_view_literals;
+
+// What people would be sorry to lose, by the bytes their formats begin with.
+constexpr std::array kSignatures = {
+    Signature{"a kvslot store is there", 0, "KVSLOTSB"sv},
+    Signature{"an ext2, ext3 or ext4 file system is there", 1080, "\x53\xef"sv},
+    Signature{"an XFS file system is there", 0, "XFSB"sv},
+    Signature{"a btrfs file system is there", 65600, "_BHRfS_M"sv},
+    Signature{"an F2FS file system is there", 1024, "\x10\x20\xf5\xf2"sv},
+    Signature{"an NTFS file system is there", 3, "NTFS    "sv},
+    Signature{"a LUKS volume is there", 0, "LUKS\xba\xbe"sv},
+    Signature{"an LVM physical volume is there", 536, "LVM2 001"sv},
+    Signature{"swap space is there", 4086, "SWAPSPACE2"sv},
+    Signature{"a squashfs is there", 0, "hsqs"sv},
+    Signature{"a GPT partition table is there", 512, "EFI PART"sv},
+    Signature{"a GPT partition table is there", 4096, "EFI PART"sv},
+    Signature{"a partition table or a FAT file system is there", 510, "\x55\xaa"sv},
+};
+
+constexpr std::uint64_t kLookedAtBytes = kMiB;
+
+Result<void> refuse_data(Device& device) {
+  const Buffer buffer = Buffer::from_heap(kLookedAtBytes);
+  const Bytes bytes = buffer.first(kLookedAtBytes);
+  const std::uint64_t end = device.info().size_bytes / kBlockSizeBytes * kBlockSizeBytes;
+  for (const std::uint64_t offset : {std::uint64_t{0}, end - kLookedAtBytes}) {
+    if (auto ok = read_device(device, offset, bytes); !ok) return ok;
+    for (const Signature& signature : kSignatures) {
+      const bool found =
+          offset == 0 && std::memcmp(bytes.data() + signature.offset_bytes, signature.bytes.data(),
+                                     signature.bytes.size()) == 0;
+      if (found) return fail(Errc::kExists, signature.refusal, EEXIST);
+    }
+    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; }))
+      return fail(Errc::kExists,
+                  offset == 0 ? "the first MiB is not empty" : "the last MiB is not empty", EEXIST);
+  }
+  return {};
+}
+
+Uuid make_uuid(std::uint64_t seed) {
+  std::array<std::uint64_t, 2> words{};
+  std::mt19937_64 generator(seed);
+  for (std::uint64_t& word : words) word = seed == 0 ? random_u64() : generator();
+  Uuid uuid{};
+  std::memcpy(uuid.data(), words.data(), uuid.size());
+  uuid[6] = static_cast<std::uint8_t>((uuid[6] & 0x0f) | 0x40);  // version 4
+  uuid[8] = static_cast<std::uint8_t>((uuid[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+}  // namespace
+
+std::string to_string(const Uuid& uuid) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[uuid[i] >> 4];
+    text += kDigits[uuid[i] & 15];
+  }
+  return text;
+}
+
+Result<Geometry> format_device(Device& device, const FormatOptions& options) {
+  if (options.label.size() > kLabelSizeBytesMax)
+    return fail(Errc::kTooLarge, "a label has at most 63 bytes", EINVAL);
+  auto geometry = plan_geometry(device.info().size_bytes, options.slot_size_bytes,
+                                device.info().logical_block_size_bytes);
+  if (!geometry) return geometry;
+  if (!options.force)
+    if (auto ok = refuse_data(device); !ok) return fail(ok);
+  geometry->uuid = make_uuid(options.seed);
+  geometry->label = options.label;
+  Superblock superblock;
+  superblock.geometry = *geometry;
+  superblock.sequence = 1;
+  superblock.formatted_ns = wall_clock_ns();
+  superblock.current.replay_from = {.epoch = options.seed == 0 ? random_u64() : options.seed,
+                                    .offset_bytes = 0,
+                                    .sequence = 1,
+                                    .previous_hash = 0};
+  superblock.previous = superblock.current;
+  if (auto ok = write_superblock_copies(device, superblock); !ok) return fail(ok);
+  if (auto ok = device.flush(); !ok) return fail(ok);
+  return geometry;
+}
+
+Result<StoreInfo> read_store_info(Device& device) {
+  const auto superblock = read_superblock(device);
+  if (!superblock) return fail(superblock);
+  return StoreInfo{.geometry = superblock->geometry,
+                   .format_version = kFormatVersion,
+                   .sequence = superblock->sequence,
+                   .epoch = superblock->current.replay_from.epoch,
+                   .clean = superblock->clean,
+                   .checkpoint_size_bytes = superblock->current.stream_bytes,
+                   .key_count = superblock->current.node_count,
+                   .checkpoint_written_ns = superblock->current.written_ns,
+                   .formatted_ns = superblock->formatted_ns};
+}
+
+}  // namespace kvslot

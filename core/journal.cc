@@ -1,0 +1,122 @@
+// Placement in the ring, and the reader that recovery and check share with nobody else.
+#include "core/journal.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/device_io.h"
+
+namespace kvslot {
+
+JournalRing::JournalRing(std::uint64_t size_bytes, const JournalPosition& head)
+    : size_bytes_(size_bytes), head_(head), tail_offset_(head.offset_bytes) {}
+
+// Bytes from one offset forward to another; the same offset means empty right after a release.
+std::uint64_t JournalRing::distance(std::uint64_t from, std::uint64_t to,
+                                    const JournalPosition& tail) const {
+  if (tail.sequence == head_.sequence) return 0;
+  return to > from ? to - from : size_bytes_ - from + to;
+}
+
+std::optional<std::uint64_t> JournalRing::place(std::uint64_t block_bytes) const {
+  const std::uint64_t head = head_.offset_bytes;
+  const bool wraps = head + block_bytes > size_bytes_;
+  const std::uint64_t skipped = wraps ? size_bytes_ - head : 0;
+  // One block stays unused, so that a full ring is not taken for an empty one.
+  if (block_bytes + skipped + kBlockSizeBytes > free_bytes()) return std::nullopt;
+  return wraps ? 0 : head;
+}
+
+void JournalRing::advance(std::uint64_t offset_bytes, const JournalHeader& written) {
+  KVSLOT_CHECK(written.sequence == head_.sequence, "blocks are written in order");
+  const std::uint64_t block_bytes = written.size_bytes;
+  const std::uint64_t skipped =
+      offset_bytes == head_.offset_bytes ? 0 : size_bytes_ - head_.offset_bytes;
+  used_bytes_ += skipped + block_bytes;
+  head_.offset_bytes = (offset_bytes + block_bytes) % size_bytes_;
+  head_.sequence = written.sequence + 1;
+  head_.previous_hash = written.checksum;
+}
+
+namespace {
+
+// Blocks are read in stretches of this size, so that recovery is not one small read a block.
+constexpr std::uint64_t kReadAheadBytes = 1 << 20;
+
+class RingReader {
+ public:
+  RingReader(Device& device, const Geometry& geometry) : device_(device), geometry_(geometry) {}
+
+  // Bytes of the ring, from the stretch read last where it holds them.
+  Result<ConstBytes> read(std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+    if (offset_bytes + size_bytes > geometry_.journal_size_bytes)
+      return fail(Errc::kCorrupt, "journal block: past the ring");
+    const bool held = offset_bytes >= start_ && offset_bytes + size_bytes <= start_ + filled_;
+    if (!held) {
+      filled_ = 0;
+      start_ = offset_bytes;
+      const std::uint64_t wanted = std::min(std::max(size_bytes, kReadAheadBytes),
+                                            geometry_.journal_size_bytes - offset_bytes);
+      if (buffer_.capacity() < wanted) buffer_ = Buffer::from_heap(wanted);
+      const auto read =
+          read_device(device_, geometry_.journal_offset_bytes + start_, buffer_.first(wanted));
+      if (!read) return fail(read);
+      filled_ = wanted;
+    }
+    return ConstBytes(buffer_.bytes()).subspan(offset_bytes - start_, size_bytes);
+  }
+
+ private:
+  Device& device_;
+  const Geometry& geometry_;
+  Buffer buffer_;
+  std::uint64_t start_ = 0;
+  std::uint64_t filled_ = 0;
+};
+
+Result<std::optional<JournalBlock>> read_block(RingReader& reader, const Geometry& geometry,
+                                               const JournalPosition& expected,
+                                               std::uint64_t offset_bytes) {
+  const auto head = reader.read(offset_bytes, kBlockSizeBytes);
+  if (!head) return fail(head);
+  const auto header = peek_journal_header(*head);
+  if (!header || header->epoch != expected.epoch || header->sequence != expected.sequence ||
+      header->previous_hash != expected.previous_hash ||
+      offset_bytes + header->size_bytes > geometry.journal_size_bytes)
+    return std::optional<JournalBlock>();
+  const auto all = reader.read(offset_bytes, header->size_bytes);
+  if (!all) return fail(all);
+  if (!verify_journal_block(*all, *header, geometry.uuid)) return std::optional<JournalBlock>();
+  return JournalBlock{*header, {all->begin(), all->end()}};
+}
+
+}  // namespace
+
+Result<JournalPosition> read_journal(
+    Device& device, const Geometry& geometry, const JournalPosition& from,
+    const std::function<Result<bool>(const JournalBlock&)>& on_block) {
+  RingReader reader(device, geometry);
+  JournalPosition next = from;
+  std::uint64_t walked_bytes = 0;
+  while (walked_bytes < geometry.journal_size_bytes) {
+    std::uint64_t offset = next.offset_bytes;
+    auto block = read_block(reader, geometry, next, offset);
+    if (block && !*block && offset != 0) {
+      offset = 0;  // perhaps it did not fit before the end of the ring
+      block = read_block(reader, geometry, next, offset);
+    }
+    if (!block) return fail(block);
+    if (!*block) break;
+    const JournalHeader& header = (*block)->header;
+    const auto go_on = on_block(**block);
+    if (!go_on) return fail(go_on);
+    if (!*go_on) break;
+    walked_bytes += header.size_bytes;
+    next.offset_bytes = (offset + header.size_bytes) % geometry.journal_size_bytes;
+    next.sequence = header.sequence + 1;
+    next.previous_hash = header.checksum;
+  }
+  return next;
+}
+
+}  // namespace kvslot

@@ -1,0 +1,217 @@
+// What the parts of a Volume share. core/ARCHITECTURE.md draws it; the rules are:
+//
+//   lock order   checkpoint_mutex -> commit_turn -> mutex; flush_mutex -> mutex
+//   commit_turn  one batch at a time: reserve, write, publish. The journal ring is its property
+//   mutex        the state lock: index, slots, in-flight table, recorded changes. Never held
+//                during I/O, nor while calling anybody back
+//
+// Included by the .cc files that implement Volume: volume, names, commit, contents, checkpoint,
+// recovery, inspector.
+#pragma once
+
+#include <kvslot/buffer.h>
+#include <kvslot/clock.h>
+#include <kvslot/device.h>
+#include <kvslot/mutex.h>
+#include <kvslot/volume.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "core/index.h"
+#include "core/inflight_table.h"
+#include "core/journal.h"
+#include "core/layout.h"
+#include "core/records.h"
+#include "core/slot_allocator.h"
+
+namespace kvslot {
+
+inline constexpr std::size_t kBatchKeysMax = 1024;
+inline constexpr std::uint64_t kBatchBytesMax = 64 * kMiB;
+inline constexpr std::size_t kBatchRecordsKept = 256;
+inline constexpr std::size_t kFaultsKept = 256;
+
+// Changes of the namespace that were applied in memory and wait for the next block.
+struct RecordedChanges {
+  std::vector<std::byte> bytes;
+  std::uint32_t count = 0;
+  std::set<NodeId>
+      touched;  // directories whose times changed: one record each, when a block is made
+  [[nodiscard]] bool empty() const { return count == 0 && touched.empty(); }
+};
+
+// Numbers that only ever grow. Written with relaxed order; read for people.
+struct Counters {
+  std::atomic<std::uint64_t> puts{0}, gets{0}, removes{0}, renames{0}, batches{0}, batched_keys{0};
+  std::atomic<std::uint64_t> value_bytes_written{0}, value_bytes_read{0}, journal_bytes{0};
+  std::atomic<std::uint64_t> flushes{0}, flush_failures{0}, checkpoints{0}, checkpoint_bytes{0};
+  std::atomic<std::uint64_t> write_failures{0}, rewrites{0}, checksum_failures{0}, rereads{0};
+  std::atomic<std::uint64_t> no_space{0}, commit_locks{0}, data_requests{0}, merged_writes{0};
+};
+
+struct Volume::State {
+  State(std::unique_ptr<Device> opened, const VolumeOptions& chosen, const Geometry& planned)
+      : device(std::move(opened)),
+        options(chosen),
+        geometry(planned),
+        pool(chosen.staging_size_bytes),
+        slots(planned.slot_count) {}
+
+  const std::unique_ptr<Device> device;
+  const VolumeOptions options;
+  const Geometry geometry;
+  BufferPool pool;
+  Counters counters;
+  std::unique_ptr<Inspector> inspector;
+
+  // --- The state lock and what it guards.
+  mutable Mutex mutex;
+  Index index GUARDED_BY(mutex);
+  SlotAllocator slots GUARDED_BY(mutex);
+  InflightTable inflight GUARDED_BY(mutex);
+  RecordedChanges recorded GUARDED_BY(mutex);
+  std::uint64_t next_object GUARDED_BY(mutex) = 2;
+  std::uint64_t next_stamp GUARDED_BY(mutex) = 1;
+  std::uint64_t next_sequence GUARDED_BY(mutex) = 1;   // of the next block to be reserved
+  std::uint64_t published_upto GUARDED_BY(mutex) = 0;  // blocks written and visible
+  std::uint64_t durable_upto GUARDED_BY(mutex) = 0;    // blocks and values flushed
+  std::uint64_t unflushed_bytes GUARDED_BY(mutex) = 0;
+  tsl::robin_map<std::uint32_t, std::uint64_t> holds GUARDED_BY(mutex);
+  // Unlinked nodes that are held: the block that removes them from the stored tree.
+  tsl::robin_map<std::uint32_t, std::uint64_t> orphans GUARDED_BY(mutex);
+  // Unstored file -> the stored node whose name it took; see "Shadows" in core/names.cc.
+  tsl::robin_map<std::uint32_t, NodeId> shadows GUARDED_BY(mutex);
+  // Placed windows that no value names yet: slots by first slot. For inspection only.
+  std::set<SlotRun> placed GUARDED_BY(mutex);
+  std::uint64_t reader_ticket GUARDED_BY(mutex) = 0;
+  std::set<std::uint64_t> readers GUARDED_BY(mutex);  // tickets of reads under way
+  bool checkpoint_running GUARDED_BY(mutex) = false;
+  std::uint32_t checkpoint_taken GUARDED_BY(mutex) = 0;    // slots taken by the one under way
+  std::vector<SlotRun> checkpoint_runs GUARDED_BY(mutex);  // of the current checkpoint
+  std::vector<SlotRun> previous_runs GUARDED_BY(mutex);    // of the one before
+  std::deque<BatchRecord> batches GUARDED_BY(mutex);
+  std::deque<FaultRecord> faults GUARDED_BY(mutex);
+  std::function<void()> on_recorded GUARDED_BY(mutex);
+  Condition recorded_drained;                  // recorded.bytes shrank
+  Condition readers_left;                      // a read ended
+  JournalInfo journal_info GUARDED_BY(mutex);  // copy of the ring for inspection
+  const char* read_only_reason GUARDED_BY(mutex) = nullptr;
+  bool closed GUARDED_BY(mutex) = false;
+
+  // --- The commit turn and what it guards.
+  Mutex commit_turn;
+  std::unique_ptr<JournalRing> ring GUARDED_BY(commit_turn);
+
+  Mutex flush_mutex;       // one flush at a time; the others share its effect
+  Mutex checkpoint_mutex;  // one checkpoint at a time
+  Superblock superblock GUARDED_BY(checkpoint_mutex);
+
+  std::uint64_t recovery_us = 0;  // set by open
+  std::uint64_t recovered_nodes = 0;
+
+  // --- Helpers of several parts (core/volume.cc unless noted).
+  [[nodiscard]] Result<void> check_writable() const REQUIRES(mutex);
+  void stop_writes(const char* reason) EXCLUDES(mutex);
+  void note_fault(FaultRecord fault) EXCLUDES(mutex);
+  // Appends to what the next block will hold.
+  void record(const Record& change) REQUIRES(mutex);
+  // Takes everything recorded, for the block about to be made.
+  [[nodiscard]] RecordedChanges take_recorded() REQUIRES(mutex);
+  // Slots that the next checkpoint needs at most when `more_bytes` of images are added.
+  [[nodiscard]] std::uint32_t checkpoint_slots_needed(std::uint64_t more_bytes) const
+      REQUIRES(mutex);
+  // Keeps the reserve right after the index changed; kNoSpace when `more_bytes` would not fit.
+  [[nodiscard]] Result<void> admit_image_bytes(std::uint64_t more_bytes) REQUIRES(mutex);
+  void update_checkpoint_reserve() REQUIRES(mutex);
+  // Frees the slots of extents once block `sequence` is durable.
+  void doom_extents(std::span<const Extent> extents, std::uint64_t sequence) REQUIRES(mutex);
+  void reclaim() REQUIRES(mutex);
+  [[nodiscard]] std::uint64_t oldest_reader() const REQUIRES(mutex) {
+    return readers.empty() ? UINT64_MAX : *readers.begin();
+  }
+  // Forgets an unlinked node that nobody holds, with its slots.
+  void drop_if_unheld(NodeId node) REQUIRES(mutex);
+  void hold_locked(NodeId node, std::uint64_t count) REQUIRES(mutex);
+  void release_locked(NodeId node, std::uint64_t count) REQUIRES(mutex);
+  // Removes a stored node from the stored tree, or an unstored one from memory (core/names.cc).
+  void retire(NodeId node) REQUIRES(mutex);
+  // Ends the shadow that `node` casts, if any: the hidden node is gone for good.
+  void end_shadow(NodeId node) REQUIRES(mutex);
+  // Resolves a key, making missing directories; the file itself may be missing (core/names.cc).
+  struct Place {
+    NodeId directory = NodeId::kNone;
+    std::string_view name;
+    NodeId node = NodeId::kNone;
+  };
+  [[nodiscard]] Result<Place> place_of(std::string_view key, bool make_directories,
+                                       const Attributes& attributes) REQUIRES(mutex);
+  [[nodiscard]] Result<NodeId> add_node(NodeId parent, std::string_view name, NodeKind kind,
+                                        const Attributes& attributes, std::string_view target)
+      REQUIRES(mutex);
+  [[nodiscard]] NodeInfo info_of(NodeId node) const REQUIRES(mutex);
+
+  [[nodiscard]] std::uint32_t slots_of(std::uint64_t size_bytes) const {
+    return static_cast<std::uint32_t>(units_of(size_bytes, geometry.slot_size_bytes));
+  }
+  [[nodiscard]] std::uint32_t first_block_of(SlotId slot) const {
+    return static_cast<std::uint32_t>(geometry.slots_offset_bytes / kBlockSizeBytes +
+                                      std::uint64_t{static_cast<std::uint32_t>(slot)} *
+                                          geometry.blocks_per_slot());
+  }
+  [[nodiscard]] SlotId slot_of(std::uint32_t device_block) const {
+    return SlotId{
+        static_cast<std::uint32_t>((device_block - geometry.slots_offset_bytes / kBlockSizeBytes) /
+                                   geometry.blocks_per_slot())};
+  }
+  // The slots under these extents, merged; extents of one window may share a slot.
+  [[nodiscard]] std::vector<SlotRun> runs_of(std::span<const Extent> extents) const;
+  [[nodiscard]] std::uint64_t window_of(const Extent& extent) const {
+    return std::uint64_t{extent.file_block} * kBlockSizeBytes / geometry.window_size_bytes();
+  }
+
+  // Recorded changes that are over this wait for a commit to take some away.
+  [[nodiscard]] std::uint64_t recorded_bytes_max() const {
+    return std::max<std::uint64_t>(geometry.journal_size_bytes / 16, 16 * kKiB);
+  }
+  // What commits leave free in the ring, for the block that ends a checkpoint.
+  [[nodiscard]] std::uint64_t journal_headroom() const { return geometry.journal_size_bytes / 4; }
+
+  Volume* volume = nullptr;  // the one this is the state of
+};
+
+// Rebuilds the state from the device, then (unless read-only) opens a new epoch (core/recovery.cc).
+[[nodiscard]] Result<void> recover(Volume::State& state);
+// Writes a checkpoint and switches to it (core/checkpoint.cc).
+[[nodiscard]] Result<void> run_checkpoint(Volume::State& state, bool clean)
+    REQUIRES(state.checkpoint_mutex);
+// Commits what is recorded, without waiting for room in the journal: the last step of a
+// checkpoint, for which commits leave the headroom (core/commit.cc). Returns published_upto.
+std::uint64_t commit_recorded(Volume::State& state);
+
+[[nodiscard]] std::uint64_t random_u64();
+[[nodiscard]] std::unique_ptr<Inspector> make_inspector(Volume::State& state);
+
+// Microseconds between calls of lap().
+class Stopwatch {
+ public:
+  std::uint64_t lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count();
+    last_ = now;
+    return static_cast<std::uint64_t>(us);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace kvslot

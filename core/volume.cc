@@ -1,0 +1,263 @@
+// The life of a Volume (open, close), its space, and the helpers its parts share.
+#include <kvslot/volume.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/device_io.h"
+#include "core/state.h"
+#include "core/superblocks.h"
+
+namespace kvslot {
+
+TimestampNs wall_clock_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return TimestampNs{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::uint64_t random_u64() {
+  std::uint64_t value = 0;
+  while (::getrandom(&value, sizeof value, 0) != sizeof value) {
+  }
+  return value;
+}
+
+Volume::Volume(std::unique_ptr<State> state) : state_(std::move(state)) {
+  state_->volume = this;
+  state_->inspector = make_inspector(*state_);
+}
+
+Volume::~Volume() = default;
+
+Result<std::unique_ptr<Volume>> Volume::open(std::unique_ptr<Device> device,
+                                             const VolumeOptions& options) {
+  const auto superblock = read_superblock(*device);
+  if (!superblock) return fail(superblock);
+  if (superblock->geometry.logical_block_size_bytes < device->info().logical_block_size_bytes &&
+      device->info().logical_block_size_bytes > kBlockSizeBytes)
+    return fail(Errc::kInvalid, "the device's logical blocks are larger than 4096 bytes", EINVAL);
+  VolumeOptions effective = options;
+  effective.read_only |= superblock->read_only_compatible_features != 0;
+  auto state = std::make_unique<State>(std::move(device), effective, superblock->geometry);
+  {
+    MutexLock checkpoint_lock(state->checkpoint_mutex);
+    state->superblock = *superblock;
+  }
+  std::unique_ptr<Volume> volume(new Volume(std::move(state)));
+  if (auto recovered = recover(*volume->state_); !recovered) return fail(recovered);
+  return volume;
+}
+
+Result<void> Volume::close() {
+  State& s = *state_;
+  {
+    MutexLock lock(s.mutex);
+    if (s.closed) return {};
+  }
+  Result<void> outcome;
+  if (!is_read_only()) {
+    MutexLock checkpoint_lock(s.checkpoint_mutex);
+    outcome = run_checkpoint(s, true);
+  }
+  MutexLock lock(s.mutex);
+  s.closed = true;
+  return outcome;
+}
+
+Result<void> Volume::checkpoint() {
+  State& s = *state_;
+  {
+    MutexLock lock(s.mutex);
+    if (auto ok = s.check_writable(); !ok) return ok;
+  }
+  MutexLock checkpoint_lock(s.checkpoint_mutex);
+  return run_checkpoint(s, false);
+}
+
+Result<void> Volume::flush() { return flush_until(commit({}, "flush")); }
+
+bool Volume::wants_checkpoint() const {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  return !s.checkpoint_running && s.read_only_reason == nullptr &&
+         s.journal_info.used_bytes > s.geometry.journal_size_bytes / 2;
+}
+
+bool Volume::has_recorded() const {
+  MutexLock lock(state_->mutex);
+  return !state_->recorded.empty();
+}
+
+std::uint64_t Volume::unflushed_bytes() const {
+  MutexLock lock(state_->mutex);
+  return state_->unflushed_bytes;
+}
+
+void Volume::on_recorded(std::function<void()> callback) {
+  MutexLock lock(state_->mutex);
+  state_->on_recorded = std::move(callback);
+}
+
+void Volume::announce_records() {
+  std::function<void()> callback;
+  {
+    MutexLock lock(state_->mutex);
+    callback = state_->on_recorded;
+  }
+  if (callback) callback();
+}
+
+void Volume::wait_for_records() {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  while (s.recorded.bytes.size() > s.recorded_bytes_max() && s.read_only_reason == nullptr) {
+    if (s.on_recorded) {
+      s.recorded_drained.wait(s.mutex);
+      continue;
+    }
+    lock.unlock();
+    commit({}, "full");
+    lock.lock();
+  }
+}
+
+Result<void> Volume::reserve_slots(std::uint32_t count) {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  if (auto ok = s.check_writable(); !ok) return ok;
+  if (auto ok = s.slots.reserve(count); !ok) {
+    s.counters.no_space.fetch_add(1, std::memory_order_relaxed);
+    return ok;
+  }
+  s.update_checkpoint_reserve();
+  return {};
+}
+
+void Volume::unreserve_slots(std::uint32_t count) {
+  MutexLock lock(state_->mutex);
+  state_->slots.unreserve(count);
+  state_->update_checkpoint_reserve();
+}
+
+SpaceInfo Volume::space() const {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  const std::uint64_t per_slot = s.geometry.blocks_per_slot();
+  const std::uint64_t free_slots = s.slots.available_count();
+  SpaceInfo info;
+  info.total_blocks = std::uint64_t{s.geometry.slot_count} * per_slot;
+  info.free_blocks = free_slots * per_slot;
+  info.nodes = s.index.node_count();
+  // A node costs a part of a slot in the checkpoints; this is the estimate for short names.
+  info.nodes_free = free_slots * s.geometry.slot_size_bytes / 512;
+  return info;
+}
+
+const Geometry& Volume::geometry() const { return state_->geometry; }
+const Device& Volume::device() const { return *state_->device; }
+BufferPool& Volume::buffers() { return state_->pool; }
+Inspector& Volume::inspector() { return *state_->inspector; }
+
+bool Volume::is_read_only() const {
+  MutexLock lock(state_->mutex);
+  return state_->options.read_only || state_->read_only_reason != nullptr;
+}
+
+Result<void> Volume::State::check_writable() const {
+  if (closed) return fail(Errc::kBusy, "the store is closed", ESHUTDOWN);
+  if (read_only_reason != nullptr) return fail(Errc::kReadOnly, read_only_reason, EROFS);
+  if (options.read_only) return fail(Errc::kReadOnly, "opened read-only", EROFS);
+  return {};
+}
+
+void Volume::State::stop_writes(const char* reason) {
+  MutexLock lock(mutex);
+  if (read_only_reason == nullptr) read_only_reason = reason;
+  recorded_drained.notify_all();
+}
+
+void Volume::State::note_fault(FaultRecord fault) {
+  if (fault.time_ns == 0) fault.time_ns = wall_clock_ns();
+  MutexLock lock(mutex);
+  faults.push_back(std::move(fault));
+  if (faults.size() > kFaultsKept) faults.pop_front();
+}
+
+void Volume::State::record(const Record& change) {
+  encode_record(recorded.bytes, change);
+  ++recorded.count;
+}
+
+RecordedChanges Volume::State::take_recorded() {
+  RecordedChanges taken = std::move(recorded);
+  recorded = {};
+  for (const NodeId directory : taken.touched) {
+    if (!index.is_valid(directory) || index.kind(directory) != NodeKind::kDirectory) continue;
+    encode_record(taken.bytes, SetAttributes{index.object(directory), index.attributes(directory)});
+    ++taken.count;
+  }
+  taken.touched.clear();
+  recorded_drained.notify_all();
+  return taken;
+}
+
+std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) const {
+  const std::uint64_t in_chunk =
+      std::min<std::uint64_t>(geometry.slot_size_bytes, kChunkSizeBytesMax) - kChunkHeaderBytes;
+  const std::uint64_t bytes = index.total_image_bytes() + more_bytes +
+                              std::uint64_t{slots.reserved_count()} * kExtentRecordBytes +
+                              slots.quarantined().size() * kRecordBytesMax;
+  const std::uint64_t chunks = units_of(bytes, in_chunk) + 1;
+  const std::uint64_t needed = chunks + units_of(chunks, kManifestEntriesMax) + 1;
+  std::uint64_t in_hand = checkpoint_taken;
+  for (const SlotRun run : previous_runs) in_hand += run.count;
+  return needed <= in_hand ? 0 : static_cast<std::uint32_t>(needed - in_hand);
+}
+
+void Volume::State::update_checkpoint_reserve() {
+  slots.set_checkpoint_reserve(checkpoint_slots_needed(0));
+}
+
+Result<void> Volume::State::admit_image_bytes(std::uint64_t more_bytes) {
+  const std::uint64_t have = std::uint64_t{slots.free_count()} + slots.doomed_count();
+  if (std::uint64_t{checkpoint_slots_needed(more_bytes)} + slots.reserved_count() > have) {
+    counters.no_space.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoSpace, "no room to checkpoint another key", ENOSPC);
+  }
+  return {};
+}
+
+std::vector<SlotRun> Volume::State::runs_of(std::span<const Extent> extents) const {
+  std::vector<SlotRun> runs;
+  for (const Extent& extent : extents) {
+    const auto first = static_cast<std::uint32_t>(slot_of(extent.device_block));
+    const auto last_block =
+        extent.device_block +
+        static_cast<std::uint32_t>(units_of(extent.size_bytes, kBlockSizeBytes)) - 1;
+    const auto end = static_cast<std::uint32_t>(slot_of(last_block)) + 1;
+    if (!runs.empty()) {
+      SlotRun& previous = runs.back();
+      const std::uint32_t previous_end =
+          static_cast<std::uint32_t>(previous.first) + previous.count;
+      const bool adjoins =
+          first <= previous_end && first >= static_cast<std::uint32_t>(previous.first);
+      if (adjoins) {
+        previous.count = std::max(previous_end, end) - static_cast<std::uint32_t>(previous.first);
+        continue;
+      }
+    }
+    runs.push_back({SlotId{first}, end - first});
+  }
+  return runs;
+}
+
+void Volume::State::doom_extents(std::span<const Extent> extents, std::uint64_t sequence) {
+  for (const SlotRun run : runs_of(extents)) slots.doom(run, sequence, reader_ticket);
+}
+
+void Volume::State::reclaim() { slots.reclaim(durable_upto, oldest_reader()); }
+
+}  // namespace kvslot
