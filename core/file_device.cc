@@ -72,14 +72,14 @@ bool may_try_again(Clock::time_point deadline) {
   return true;
 }
 
-// Opens once. EINVAL means that the file system does not do O_DIRECT.
-int open_once(const char* path, int flags, bool& is_direct) {
-  int fd = ::open(path, is_direct ? flags | O_DIRECT : flags);
-  if (fd < 0 && errno == EINVAL && is_direct) {
-    is_direct = false;
-    fd = ::open(path, flags);
-  }
-  return fd;
+// Opens once; 0 or an errno. EINVAL means that the file system does not do O_DIRECT.
+int open_once(const char* path, int flags, Opened& opened) {
+  opened.fd.reset(::open(path, opened.is_direct ? flags | O_DIRECT : flags));
+  if (opened.fd) return 0;
+  if (errno != EINVAL || !opened.is_direct) return errno;
+  opened.is_direct = false;
+  opened.fd.reset(::open(path, flags));
+  return opened.fd ? 0 : errno;
 }
 
 // A block device is held by O_EXCL, against mounts too and, for lack of a shared form, among
@@ -93,11 +93,11 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
   Opened opened{.fd = {}, .is_block_device = *kind, .is_direct = options.direct};
   const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY |
                     (opened.is_block_device ? O_EXCL : 0);
-  opened.fd.reset(open_once(path.c_str(), flags, opened.is_direct));
-  while (!opened.fd && errno == EBUSY && may_try_again(deadline)) {
-    opened.fd.reset(open_once(path.c_str(), flags, opened.is_direct));
+  int error = open_once(path.c_str(), flags, opened);
+  while (error == EBUSY && may_try_again(deadline)) {
+    error = open_once(path.c_str(), flags, opened);
   }
-  if (!opened.fd) return fail_open("device: open", errno);
+  if (error != 0) return fail_open("device: open", error);
   if (::fstat(opened.fd.get(), &status) < 0) return fail_open("device: fstat", errno);
   kind = check_kind(status);
   if (!kind) return fail(kind);

@@ -89,11 +89,18 @@ void PosixEngine::start_helpers() {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // Signals are for the program's own threads.
-  try {
-    while (helpers_.size() < kPosixHelpersMax) helpers_.emplace_back([this] { help(); });
-  } catch (const std::system_error&) {
+  while (helpers_.size() < kPosixHelpersMax && start_helper()) {
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+bool PosixEngine::start_helper() {
+  try {
+    helpers_.emplace_back([this] { help(); });
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 void PosixEngine::help() {

@@ -40,6 +40,7 @@ class PosixEngine final : public IoEngine {
   struct Batch;
   void run_shared(int fd, std::span<IoRequest> requests);
   void start_helpers() REQUIRES(mutex_);
+  bool start_helper() REQUIRES(mutex_);
   void help();
   void work_on(Batch& batch);
 

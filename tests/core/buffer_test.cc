@@ -63,8 +63,8 @@ TEST(BufferPool, TakesTheLowestAddressFirst) {
   EXPECT_EQ(start % (2 * kMiB), 0U) << "huge pages need 2 MiB alignment";
   const Buffer second = pool.take(kBlockSizeBytes);
   const Buffer third = pool.take(kBlockSizeBytes);
-  EXPECT_EQ(address_of(second), start + 1 * kBlockSizeBytes);
-  EXPECT_EQ(address_of(third), start + 2 * kBlockSizeBytes);
+  EXPECT_EQ(address_of(second), start + 4 * kKiB);
+  EXPECT_EQ(address_of(third), start + 8 * kKiB);
   first = Buffer();
   EXPECT_EQ(address_of(pool.take(kBlockSizeBytes)), start);
 }

@@ -68,7 +68,7 @@ class Blocks {
 
  private:
   static int pattern(unsigned seed, std::size_t i) {
-    return static_cast<int>((seed * 31 + i * 7 + 1) % 251);
+    return static_cast<int>((std::size_t{seed} * 31 + i * 7 + 1) % 251);
   }
   Buffer memory_;
   std::vector<iovec> segments_;
@@ -259,12 +259,13 @@ TEST_P(EngineContract, ReadsAndWritesShareABatch) {
 
 TEST_P(EngineContract, ThreadsRunBatchesAtTheSameTime) {
   constexpr unsigned kThreads = 8;
+  constexpr std::uint64_t kBlocksPerThread = 1024;
   std::vector<std::thread> threads;
   for (unsigned thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([this, thread] {
       for (unsigned round = 0; round < 20; ++round) {
         Blocks blocks(1 + (round * 7 + thread) % 40);
-        expect_round_trip(*engine_, blocks, thread * 100 + round, thread * 1024);
+        expect_round_trip(*engine_, blocks, thread * 100 + round, thread * kBlocksPerThread);
       }
     });
   }

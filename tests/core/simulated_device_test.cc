@@ -225,7 +225,7 @@ TEST_F(SimulatedDeviceTest, FailsTheOperationsAskedFor) {
 }
 
 TEST_F(SimulatedDeviceTest, FailsOnlyTheRangeAskedFor) {
-  device_.add_fault({.offset_bytes = 2 * kBlockSizeBytes, .size_bytes = kBlockSizeBytes});
+  device_.add_fault({.offset_bytes = 8 * kKiB, .size_bytes = kBlockSizeBytes});
   EXPECT_EQ(write_batch(device_, 0, 4, 1), (std::vector<int>{0, 0, EIO, 0}));
 }
 
@@ -257,7 +257,7 @@ TEST_F(SimulatedDeviceTest, BitsRotOnTheMediumOrOnlyOnTheWay) {
 }
 
 TEST_F(SimulatedDeviceTest, AThinDeviceRefusesFreshBlocksWhenItsBudgetIsUsedUp) {
-  device_.set_thin_budget(2 * kBlockSizeBytes);
+  device_.set_thin_budget(8 * kKiB);
   EXPECT_EQ(write_batch(device_, 0, 3, 1), (std::vector<int>{0, 0, ENOSPC}));
   EXPECT_EQ(write(device_, 1, 2), 0) << "a block that has its space can be written again";
   device_.discard(0, kBlockSizeBytes);

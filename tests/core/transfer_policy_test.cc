@@ -13,6 +13,7 @@ namespace kvslot {
 namespace {
 
 constexpr std::int64_t kBlock = kBlockSizeBytes;
+constexpr std::size_t kSize = kBlockSizeBytes;  // the same, as a size of memory
 
 // A request of pieces of 1, 2 and 3 blocks at device block 10, and its transfer.
 class TransferPolicy : public ::testing::Test {
@@ -25,16 +26,12 @@ class TransferPolicy : public ::testing::Test {
     for (const iovec& segment : transfer_->segments()) size_bytes += segment.iov_len;
     return size_bytes;
   }
-  [[nodiscard]] std::byte* block(std::size_t number) {
-    return memory_.data() + number * kBlockSizeBytes;
-  }
+  [[nodiscard]] std::byte* block(std::size_t number) { return memory_.data() + number * kSize; }
 
-  alignas(kBlockSizeBytes) std::array<std::byte, 6 * kBlockSizeBytes> memory_;
-  std::vector<iovec> segments_{{block(0), 1 * kBlockSizeBytes},
-                               {block(1), 2 * kBlockSizeBytes},
-                               {block(3), 3 * kBlockSizeBytes}};
+  alignas(kBlockSizeBytes) std::array<std::byte, 6 * kSize> memory_;
+  std::vector<iovec> segments_{{block(0), 1 * kSize}, {block(1), 2 * kSize}, {block(3), 3 * kSize}};
   IoRequest request_{
-      .op = IoOp::kWrite, .offset_bytes = 10 * kBlockSizeBytes, .segments = segments_, .error = -1};
+      .op = IoOp::kWrite, .offset_bytes = 10 * kSize, .segments = segments_, .error = -1};
   IoCounters counters_;
   std::unique_ptr<Transfer> transfer_;
 };
@@ -43,21 +40,21 @@ TEST_F(TransferPolicy, AFullTransferIsDone) {
   EXPECT_EQ(on_result(6 * kBlock), TransferStep::kDone);
   EXPECT_EQ(request_.error, 0);
   EXPECT_EQ(counters_.writes, 1U);
-  EXPECT_EQ(counters_.written_bytes, 6U * kBlockSizeBytes);
+  EXPECT_EQ(counters_.written_bytes, 6 * kSize);
   EXPECT_EQ(counters_.short_transfers, 0U);
 }
 
 TEST_F(TransferPolicy, AShortTransferResumesInsideItsSegment) {
   EXPECT_EQ(on_result(2 * kBlock), TransferStep::kResubmit);
-  EXPECT_EQ(transfer_->offset_bytes(), 12U * kBlockSizeBytes);
+  EXPECT_EQ(transfer_->offset_bytes(), 12 * kSize);
   ASSERT_EQ(transfer_->segments().size(), 2U);
   EXPECT_EQ(transfer_->segments()[0].iov_base, block(2));
-  EXPECT_EQ(transfer_->segments()[0].iov_len, std::size_t{kBlockSizeBytes});
+  EXPECT_EQ(transfer_->segments()[0].iov_len, kSize);
   EXPECT_EQ(transfer_->segments()[1].iov_base, block(3));
   EXPECT_EQ(on_result(4 * kBlock), TransferStep::kDone);
   EXPECT_EQ(request_.error, 0);
   EXPECT_EQ(counters_.short_transfers, 1U);
-  EXPECT_EQ(counters_.written_bytes, 6U * kBlockSizeBytes);
+  EXPECT_EQ(counters_.written_bytes, 6 * kSize);
 }
 
 TEST_F(TransferPolicy, AShortTransferAtASegmentsEndResumesWithTheNextSegment) {
@@ -68,18 +65,18 @@ TEST_F(TransferPolicy, AShortTransferAtASegmentsEndResumesWithTheNextSegment) {
 
 TEST_F(TransferPolicy, APartialBlockIsTransferredAgain) {
   EXPECT_EQ(on_result(2 * kBlock + 512), TransferStep::kResubmit);
-  EXPECT_EQ(transfer_->offset_bytes(), 12U * kBlockSizeBytes);
-  EXPECT_EQ(left_bytes(), 4U * kBlockSizeBytes);
+  EXPECT_EQ(transfer_->offset_bytes(), 12 * kSize);
+  EXPECT_EQ(left_bytes(), 4 * kSize);
   EXPECT_EQ(on_result(512), TransferStep::kResubmit);
-  EXPECT_EQ(transfer_->offset_bytes(), 12U * kBlockSizeBytes);
+  EXPECT_EQ(transfer_->offset_bytes(), 12 * kSize);
   EXPECT_EQ(on_result(4 * kBlock), TransferStep::kDone);
   EXPECT_EQ(request_.error, 0);
 }
 
 TEST_F(TransferPolicy, LessThanABlockAtFirstStartsOver) {
   EXPECT_EQ(on_result(512), TransferStep::kResubmit);
-  EXPECT_EQ(transfer_->offset_bytes(), 10U * kBlockSizeBytes);
-  EXPECT_EQ(left_bytes(), 6U * kBlockSizeBytes);
+  EXPECT_EQ(transfer_->offset_bytes(), 10 * kSize);
+  EXPECT_EQ(left_bytes(), 6 * kSize);
 }
 
 TEST_F(TransferPolicy, TheThirdShortTransferIsAnError) {
@@ -100,7 +97,7 @@ TEST_F(TransferPolicy, NothingTransferredIsAnError) {
 TEST_F(TransferPolicy, TransientErrorsAreRetriedAndCounted) {
   for (const int error : {EAGAIN, EINTR, EBUSY}) {
     EXPECT_EQ(on_result(-error), TransferStep::kResubmit);
-    EXPECT_EQ(left_bytes(), 6U * kBlockSizeBytes);
+    EXPECT_EQ(left_bytes(), 6 * kSize);
   }
   EXPECT_EQ(on_result(6 * kBlock), TransferStep::kDone);
   EXPECT_EQ(request_.error, 0);
