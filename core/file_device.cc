@@ -92,7 +92,7 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
   if (!kind) return fail(kind);
   Opened opened{.fd = {}, .is_block_device = *kind, .is_direct = options.direct};
   const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY |
-                    (opened.is_block_device ? O_EXCL : 0);
+                    (opened.is_block_device && options.exclusive ? O_EXCL : 0);
   int error = open_once(path.c_str(), flags, opened);
   while (error == EBUSY && may_try_again(deadline)) {
     error = open_once(path.c_str(), flags, opened);

@@ -80,6 +80,9 @@ struct FileDeviceOptions {
   bool direct = true;  // O_DIRECT where the file system allows it
   unsigned queue_depth_max = 256;
   unsigned open_wait_ms = 2000;  // how long to wait for another holder to let go
+  // A block device is held with O_EXCL. False where the caller holds it in another way: a fuseblk
+  // mount makes the kernel hold it, and O_EXCL beside that would be refused.
+  bool exclusive = true;
 };
 
 // Opens a block device (O_EXCL) or an image file (locked) for one holder at a time.
