@@ -67,7 +67,7 @@ int run_info(const std::string& path) {
   line("sequence", fmt::format("{}", info->sequence));
   line("checkpoint", info->checkpoint_written_ns == 0
                          ? "-"
-                         : fmt::format("{} keys, {} bytes, written at {}", info->key_count,
+                         : fmt::format("{} entries, {} bytes, written at {}", info->key_count,
                                        info->checkpoint_size_bytes,
                                        format_timestamp(info->checkpoint_written_ns)));
   line("formatted at", format_timestamp(info->formatted_ns));

@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 #include <kvslot/admin.h>
 #include <poll.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,7 +41,8 @@ int open_server(const std::map<std::string, std::string>& config) {
   const std::string& text = found->second;
   pid_t pid = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), pid);
-  return parsed.ec == std::errc{} && pid > 0 ? ::pidfd_open(pid, 0) : -1;
+  return parsed.ec == std::errc{} && pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))
+                                             : -1;
 }
 
 void wait_for_end(int pid_fd) {
