@@ -16,7 +16,7 @@ Result<void> error_of(int os_errno) {
 
 }  // namespace
 
-Batch::Reserved Batch::reserve(bool wait_for_slots) NO_THREAD_SAFETY_ANALYSIS {
+Batch::Reserved Batch::reserve(bool wait_for_slots) {
   MutexLock lock(state_.mutex);
   state_.counters.commit_locks.fetch_add(1, std::memory_order_relaxed);
   if (wait_for_slots) {
@@ -45,7 +45,7 @@ Batch::Reserved Batch::reserve(bool wait_for_slots) NO_THREAD_SAFETY_ANALYSIS {
   return Reserved::kReady;
 }
 
-Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) {
   if (auto ok = resolve(change, planned); !ok) return ok;
   if (planned.node == NodeId::kNone) return {};
   if (auto ok = take_slots(change, planned); !ok) {
@@ -70,8 +70,7 @@ Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) NO_THREA
 }
 
 // Which node the change is for. With keep_existing and an existing key: none.
-Result<void> Batch::resolve(ContentChange& change,
-                            PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+Result<void> Batch::resolve(ContentChange& change, PlannedChange& planned) {
   Index& index = state_.index;
   if (change.node != NodeId::kNone) {
     if (!index.is_valid(change.node)) return fail(Errc::kNotFound, "no such node", ENOENT);
@@ -106,8 +105,7 @@ Result<void> Batch::resolve(ContentChange& change,
   return {};
 }
 
-Result<void> Batch::take_slots(ContentChange& change,
-                               PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
   std::uint64_t needed = 0;
   std::uint64_t extent_count = 0;
   for (const WindowWrite& write : change.writes) {
@@ -130,7 +128,7 @@ Result<void> Batch::take_slots(ContentChange& change,
 }
 
 // Cuts a window's bytes at the ends of its runs and at the extent size.
-void Batch::cut_window(const WindowWrite& write, PlannedWindow& window) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::cut_window(const WindowWrite& write, PlannedWindow& window) {
   const std::uint32_t window_block = static_cast<std::uint32_t>(
       std::uint64_t{write.window} * state_.geometry.window_size_bytes() / kBlockSizeBytes);
   std::uint32_t done = 0;
@@ -157,7 +155,7 @@ void Batch::cut_window(const WindowWrite& write, PlannedWindow& window) NO_THREA
 }
 
 // Copies what the record will say.
-void Batch::describe(ContentChange& change, PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::describe(ContentChange& change, PlannedChange& planned) {
   Index& index = state_.index;
   const bool first_commit = index.stored(planned.node) != StoredState::kStored;
   planned.is_set = first_commit || change.whole;
@@ -180,7 +178,7 @@ void Batch::describe(ContentChange& change, PlannedChange& planned) NO_THREAD_SA
 }
 
 // Gives back what an unpublished change took.
-void Batch::undo(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::undo(PlannedChange& planned) {
   for (const PlannedWindow& window : planned.windows)
     for (const SlotRun run : window.runs) state_.slots.give_back(run);
   planned.windows.clear();
@@ -193,7 +191,7 @@ void Batch::undo(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
   planned.change->newly_stored = false;
 }
 
-bool Batch::move_elsewhere(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+bool Batch::move_elsewhere(PlannedChange& planned) {
   MutexLock lock(state_.mutex);
   for (std::size_t i = 0; i < planned.windows.size(); ++i) {
     PlannedWindow& window = planned.windows[i];
@@ -256,8 +254,7 @@ std::vector<std::byte> Batch::encode_records(std::uint32_t& count) const {
   return bytes;
 }
 
-void Batch::publish(const BatchRecord& measured,
-                    std::uint64_t journal_bytes) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::publish(const BatchRecord& measured, std::uint64_t journal_bytes) {
   MutexLock lock(state_.mutex);
   state_.counters.commit_locks.fetch_add(1, std::memory_order_relaxed);
   BatchRecord record = measured;
@@ -284,7 +281,7 @@ void Batch::publish(const BatchRecord& measured,
   counters.journal_bytes.fetch_add(journal_bytes, std::memory_order_relaxed);
 }
 
-void Batch::abandon(const Error& error) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::abandon(const Error& error) {
   MutexLock lock(state_.mutex);
   state_.inflight.clear();
   for (PlannedChange& planned : planned_) {
@@ -295,7 +292,7 @@ void Batch::abandon(const Error& error) NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-void Batch::finish(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::finish(PlannedChange& planned) {
   if (planned.error != 0) {
     planned.change->result = error_of(planned.error);
     undo(planned);
@@ -308,7 +305,7 @@ void Batch::finish(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
   state_.release_locked(planned.node, 1);
 }
 
-void Batch::finish_placing(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::finish_placing(PlannedChange& planned) {
   for (const PlannedWindow& window : planned.windows) {
     PlacedWindow placed{.window = window.window, .extents = {}};
     for (const PlannedExtent& extent : window.extents) placed.extents.push_back(extent.extent);
@@ -317,7 +314,7 @@ void Batch::finish_placing(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-void Batch::publish_content(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::publish_content(PlannedChange& planned) {
   std::vector<Extent> replaced;
   std::vector<Extent> content = merged_content(planned, replaced);
   for (const PlacedWindow& window : planned.change->placed)
@@ -329,7 +326,7 @@ void Batch::publish_content(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
 
 // A first commit makes the node part of the stored tree under the name it had when reserved; what
 // happened to the name since is recorded now.
-void Batch::settle_names(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
+void Batch::settle_names(PlannedChange& planned) {
   Index& index = state_.index;
   if (index.stored(planned.node) != StoredState::kStoring) return;
   index.set_stored(planned.node, StoredState::kStored);
@@ -360,8 +357,8 @@ void Batch::settle_names(PlannedChange& planned) NO_THREAD_SAFETY_ANALYSIS {
 }
 
 // The extents the value has after this change; those it gives up are appended to `replaced`.
-std::vector<Extent> Batch::merged_content(
-    const PlannedChange& planned, std::vector<Extent>& replaced) const NO_THREAD_SAFETY_ANALYSIS {
+std::vector<Extent> Batch::merged_content(const PlannedChange& planned,
+                                          std::vector<Extent>& replaced) const {
   const ContentChange& change = *planned.change;
   std::vector<std::uint64_t> windows;
   std::vector<Extent> content;

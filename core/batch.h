@@ -75,18 +75,22 @@ class Batch {
   [[nodiscard]] std::uint32_t recorded_count() const { return recorded_.count; }
 
  private:
-  [[nodiscard]] Result<void> plan(ContentChange& change, PlannedChange& planned);
-  [[nodiscard]] Result<void> resolve(ContentChange& change, PlannedChange& planned);
-  [[nodiscard]] Result<void> take_slots(ContentChange& change, PlannedChange& planned);
-  void cut_window(const WindowWrite& write, PlannedWindow& window);
-  void describe(ContentChange& change, PlannedChange& planned);
-  void undo(PlannedChange& planned);
-  void finish(PlannedChange& planned);
-  void finish_placing(PlannedChange& planned);
-  void publish_content(PlannedChange& planned);
-  void settle_names(PlannedChange& planned);
+  [[nodiscard]] Result<void> plan(ContentChange& change, PlannedChange& planned)
+      REQUIRES(state_.mutex);
+  [[nodiscard]] Result<void> resolve(ContentChange& change, PlannedChange& planned)
+      REQUIRES(state_.mutex);
+  [[nodiscard]] Result<void> take_slots(ContentChange& change, PlannedChange& planned)
+      REQUIRES(state_.mutex);
+  void cut_window(const WindowWrite& write, PlannedWindow& window) REQUIRES(state_.mutex);
+  void describe(ContentChange& change, PlannedChange& planned) REQUIRES(state_.mutex);
+  void undo(PlannedChange& planned) REQUIRES(state_.mutex);
+  void finish(PlannedChange& planned) REQUIRES(state_.mutex);
+  void finish_placing(PlannedChange& planned) REQUIRES(state_.mutex);
+  void publish_content(PlannedChange& planned) REQUIRES(state_.mutex);
+  void settle_names(PlannedChange& planned) REQUIRES(state_.mutex);
   [[nodiscard]] std::vector<Extent> merged_content(const PlannedChange& planned,
-                                                   std::vector<Extent>& replaced) const;
+                                                   std::vector<Extent>& replaced) const
+      REQUIRES(state_.mutex);
 
   Volume::State& state_;
   std::span<ContentChange> changes_;

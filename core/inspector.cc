@@ -163,17 +163,16 @@ class StateInspector : public Inspector {
 
  private:
   NodeRecord describe(NodeId node) const REQUIRES(state_.mutex) {
-    const Index& index = state_.index;
     NodeRecord record;
-    record.key = index.path(node);
+    record.key = state_.index.path(node);
     record.node = node;
-    record.id = index.object(node);
-    record.kind = index.kind(node);
-    record.attributes = index.attributes(node);
-    record.size_bytes = index.size_bytes(node);
-    record.stored = index.stored(node) == StoredState::kStored;
+    record.id = state_.index.object(node);
+    record.kind = state_.index.kind(node);
+    record.attributes = state_.index.attributes(node);
+    record.size_bytes = state_.index.size_bytes(node);
+    record.stored = state_.index.stored(node) == StoredState::kStored;
     Extent scratch;
-    const auto extents = index.extents(node, scratch);
+    const auto extents = state_.index.extents(node, scratch);
     record.extent_count = static_cast<std::uint32_t>(extents.size());
     for (const Extent& extent : extents) record.sequence = std::max(record.sequence, extent.stamp);
     for (const SlotRun run : state_.runs_of(extents)) record.slots += run.count;
@@ -287,28 +286,30 @@ class StateInspector : public Inspector {
 
   void add_state_stats(std::vector<Stat>& all) const {
     MutexLock lock(state_.mutex);
-    const SlotAllocator& slots = state_.slots;
     std::uint64_t checkpoint_slots = 0;
     for (const auto* runs : {&state_.checkpoint_runs, &state_.previous_runs})
       for (const SlotRun run : *runs) checkpoint_slots += run.count;
-    const std::uint64_t used = state_.geometry.slot_count - slots.free_count();
+    const std::uint64_t used = state_.geometry.slot_count - state_.slots.free_count();
     const auto gauge = [&](const char* name, const char* help, std::uint64_t value) {
       all.push_back({name, help, value, false});
     };
     gauge("nodes", "files, directories and symbolic links", state_.index.node_count() - 1);
     gauge("slots_total", "slots of the device", state_.geometry.slot_count);
-    gauge("slots_free", "slots that can be taken now", slots.free_count());
+    gauge("slots_free", "slots that can be taken now", state_.slots.free_count());
     gauge("slots_live", "slots of values, current or still open",
-          used - slots.doomed_count() - slots.quarantined_count() - checkpoint_slots);
-    gauge("slots_doomed", "slots that become free with the next flush", slots.doomed_count());
-    gauge("slots_reserved", "free slots promised to values being written", slots.reserved_count());
-    gauge("slots_quarantined", "slots that failed a write", slots.quarantined_count());
+          used - state_.slots.doomed_count() - state_.slots.quarantined_count() - checkpoint_slots);
+    gauge("slots_doomed", "slots that become free with the next flush",
+          state_.slots.doomed_count());
+    gauge("slots_reserved", "free slots promised to values being written",
+          state_.slots.reserved_count());
+    gauge("slots_quarantined", "slots that failed a write", state_.slots.quarantined_count());
     gauge("slots_checkpoint", "slots of checkpoints", checkpoint_slots);
     gauge("slots_checkpoint_reserve", "free slots kept for the next checkpoint",
-          slots.checkpoint_reserve());
-    gauge("bytes_live", "bytes of slots_live",
-          (used - slots.doomed_count() - slots.quarantined_count() - checkpoint_slots) *
-              state_.geometry.slot_size_bytes);
+          state_.slots.checkpoint_reserve());
+    gauge(
+        "bytes_live", "bytes of slots_live",
+        (used - state_.slots.doomed_count() - state_.slots.quarantined_count() - checkpoint_slots) *
+            state_.geometry.slot_size_bytes);
     gauge("index_memory_bytes", "memory of the index, everything counted",
           state_.index.memory_bytes());
     gauge("nodes_held", "nodes that the kernel or a handle refers to", state_.holds.size());

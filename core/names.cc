@@ -42,8 +42,8 @@ Result<void> check_living_directory(const Index& index, NodeId node) {
   return {};
 }
 
-void touch_directory(Volume::State& state, NodeId directory,
-                     TimestampNs now) NO_THREAD_SAFETY_ANALYSIS {
+void touch_directory(Volume::State& state, NodeId directory, TimestampNs now)
+    REQUIRES(state.mutex) {
   Attributes attributes = state.index.attributes(directory);
   attributes.mtime_ns = now;
   attributes.ctime_ns = now;
@@ -281,7 +281,7 @@ Result<void> check_replace(const Index& index, const Ends& ends) {
 
 // Gives a linked node another name. The stored tree follows at once for a stored node.
 static void move_node(Volume::State& s, NodeId node, NodeId to, std::string_view name,
-                      std::uint64_t cookie) NO_THREAD_SAFETY_ANALYSIS {
+                      std::uint64_t cookie) REQUIRES(s.mutex) {
   const std::string kept(name);  // `name` may be the node's own
   if (s.index.is_linked(node)) s.index.unlink(node);
   s.index.link(node, to, kept, cookie);
@@ -295,7 +295,7 @@ static void move_node(Volume::State& s, NodeId node, NodeId to, std::string_view
                     .name = kept});
 }
 
-static void replace_node(Volume::State& s, const Ends& ends) NO_THREAD_SAFETY_ANALYSIS {
+static void replace_node(Volume::State& s, const Ends& ends) REQUIRES(s.mutex) {
   // The entry keeps its place in the listing, so that a reader meets the name exactly once.
   const std::uint64_t cookie = ends.target == NodeId::kNone ? 0 : s.index.cookie(ends.target);
   s.end_shadow(ends.source);  // the name it leaves is now free in the stored tree too
@@ -318,7 +318,7 @@ static void replace_node(Volume::State& s, const Ends& ends) NO_THREAD_SAFETY_AN
   move_node(s, ends.source, ends.to, ends.to_name, cookie);
 }
 
-static void exchange_nodes(Volume::State& s, const Ends& ends) NO_THREAD_SAFETY_ANALYSIS {
+static void exchange_nodes(Volume::State& s, const Ends& ends) REQUIRES(s.mutex) {
   const std::string source_name(s.index.name(ends.source));
   const std::uint64_t source_cookie = s.index.cookie(ends.source);
   const std::uint64_t target_cookie = s.index.cookie(ends.target);
