@@ -172,7 +172,7 @@ int run_exec(const ExecArguments& arguments) {
   }
   const auto options = make_mount_options(arguments.path, directory.path(), arguments.options);
   if (!options) {
-    complain("exec", options.error());
+    complain("exec", fmt::format("{}; see 'kvslot exec --help'", options.error()));
     return kExitUsage;
   }
   if (const auto created = create_where_missing(arguments); !created) {

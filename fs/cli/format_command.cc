@@ -130,16 +130,18 @@ std::expected<void, Complaint> check_format_arguments(const FormatArguments& arg
   const std::uint64_t slot_size_bytes = arguments.slot_size_bytes;
   if (!std::has_single_bit(slot_size_bytes) || slot_size_bytes < kSlotSizeBytesMin ||
       slot_size_bytes > kSlotSizeBytesMax) {
-    return refuse("--slot-size: give a power of two from 4K to 4M");
+    return refuse("--slot-size: cannot be that; give a power of two from 4K to 4M");
   }
   if (arguments.label.size() > kLabelSizeBytesMax) {
-    return refuse(fmt::format("--label: give at most {} bytes", kLabelSizeBytesMax));
+    return refuse(fmt::format("--label: is too long; give at most {} bytes", kLabelSizeBytesMax));
   }
   if (!arguments.size_bytes) return {};
-  if (*arguments.size_bytes < kStoreSizeBytesMin) return refuse("--size: give at least 16M");
-  if (*arguments.size_bytes > kStoreSizeBytesMax) return refuse("--size: give at most 16T");
+  if (*arguments.size_bytes < kStoreSizeBytesMin)
+    return refuse("--size: is too small; give at least 16M");
+  if (*arguments.size_bytes > kStoreSizeBytesMax)
+    return refuse("--size: is too large; give at most 16T");
   if (*arguments.size_bytes % kBlockSizeBytes != 0) {
-    return refuse("--size: give a multiple of 4K");
+    return refuse("--size: leaves part of a block over; give a multiple of 4K");
   }
   return {};
 }

@@ -111,7 +111,7 @@ std::expected<void, Complaint> check_mount_point(const std::string& directory) {
 int run_mount(const MountArguments& arguments) {
   const auto options = make_mount_options(arguments.path, arguments.directory, arguments.options);
   if (!options) {
-    complain("mount", options.error());
+    complain("mount", fmt::format("{}; see 'kvslot mount --help'", options.error()));
     return kExitUsage;
   }
   if (const auto usable = check_mount_point(arguments.directory); !usable) {

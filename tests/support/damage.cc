@@ -52,8 +52,9 @@ void garble_superblocks(const std::string& path) {
 }
 
 std::uint64_t fingerprint(const std::string& path) {
+  std::string content(std::filesystem::file_size(path), '\0');
   std::ifstream file(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
   return checksum_of(std::as_bytes(std::span(content)), content.size());
 }
 

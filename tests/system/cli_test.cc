@@ -151,7 +151,7 @@ TEST_F(CliTest, FormatRefusesWhatIsNoStorage) {
 TEST_F(CliTest, FormatOnAFullFileSystemLeavesNothing) {
   if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   const MountGuard small(directory_.path("small"));
-  ASSERT_EQ(::mount("kvslot-test", small.path().c_str(), "tmpfs", 0, "size=64k"), 0);
+  ASSERT_EQ(::mount("kvslot-test", small.path().c_str(), "tmpfs", 0, "size=8k"), 0);
   const std::string path = small.path("new.img");
   expect_refused(run_kvslot({"format", path, "--size", "64M"}), 1, path);
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -345,12 +345,13 @@ TEST_F(CliTest, BenchPutPrintsARowForEachCellAndLeavesTheStoreEmpty) {
 
 TEST_F(CliTest, BenchPutSaysWhatDoesNotFitAndSparesKeysThatAreThere) {
   const std::string path = make_store();
+  expect_ok(run_kvslot({"put", path, "filler"}, std::string(8 << 20, 'f')));
   expect_refused(run_kvslot({"bench", "put", path, "--rounds", "1"}), 1, path);
   const CommandResult result =
       run_kvslot({"bench", "put", path, "--force", "--grid", "small", "--rounds", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("skipped 100 x 64 KiB"), std::string::npos) << result.err;
-  EXPECT_EQ(run_kvslot({"ls", path}).out, "dir/key\n");
+  EXPECT_EQ(run_kvslot({"ls", path}).out, "dir/key\nfiller\n");
 }
 
 }  // namespace
