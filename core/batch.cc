@@ -281,12 +281,25 @@ void Batch::publish(const BatchRecord& measured, std::uint64_t journal_bytes) {
   counters.journal_bytes.fetch_add(journal_bytes, std::memory_order_relaxed);
 }
 
-void Batch::abandon(const Error& error) {
+void Batch::abandon(const Error& error, bool certain) {
   MutexLock lock(state_.mutex);
   state_.inflight.clear();
+  if (certain) {
+    KVSLOT_CHECK(state_.next_sequence == sequence_ + 1, "batches are one at a time");
+    state_.next_sequence = sequence_;
+    RecordedChanges later = std::move(state_.recorded);
+    state_.recorded = std::move(recorded_);
+    state_.recorded.bytes.insert(state_.recorded.bytes.end(), later.bytes.begin(),
+                                 later.bytes.end());
+    state_.recorded.count += later.count;
+    state_.recorded.touched = std::move(later.touched);
+  }
   for (PlannedChange& planned : planned_) {
-    // The journal may or may not hold the change, so its slots stay taken: the store is stopping.
-    planned.windows.clear();
+    if (certain) {
+      undo(planned);
+    } else {
+      planned.windows.clear();
+    }
     planned.change->result = std::unexpected(error);
     state_.release_locked(planned.node, 1);
   }

@@ -61,8 +61,9 @@ class Batch {
   Reserved reserve(bool wait_for_slots);
   // One lock. Results, index, in-flight table, slots.
   void publish(const BatchRecord& measured, std::uint64_t journal_bytes);
-  // Nothing reached the journal: everything is undone.
-  void abandon(const Error& error);
+  // The block could not be written. If that is certain, everything is undone and what was
+  // recorded waits for the next batch; otherwise the slots stay taken.
+  void abandon(const Error& error, bool certain);
 
   // New places for the extents of a change that could not be written; false: no space.
   [[nodiscard]] bool move_elsewhere(PlannedChange& planned);

@@ -35,7 +35,9 @@ Result<void> BatchWriter::write() {
     stretches_.clear();
     block_written = run(true);
   }
-  if (!block_written) return fail(Errc::kIo, "writing the journal", EIO);
+  if (!block_written)
+    return fail(block_error_ == ENOSPC ? Errc::kNoSpace : Errc::kIo, "writing the journal",
+                block_error_);
   ring_.advance(block_offset_, header_);
   return {};
 }
@@ -165,8 +167,10 @@ bool BatchWriter::run(bool with_block) {
   state_.counters.data_requests.fetch_add(stretches_.size(), std::memory_order_relaxed);
   for (std::size_t i = 0; i < stretches_.size(); ++i)
     for (PlannedExtent* extent : stretches_[i].extents) extent->error = requests[i].error;
-  return std::all_of(requests.begin() + static_cast<std::ptrdiff_t>(stretches_.size()),
-                     requests.end(), [](const IoRequest& request) { return request.error == 0; });
+  block_error_ = 0;
+  for (std::size_t i = stretches_.size(); i < requests.size(); ++i)
+    if (requests[i].error != 0) block_error_ = requests[i].error;
+  return block_error_ == 0;
 }
 
 namespace {

@@ -56,6 +56,7 @@ class BatchWriter {
   Buffer block_;
   std::uint64_t block_offset_ = 0;  // in the ring
   std::uint64_t block_bytes_ = 0;
+  int block_error_ = 0;  // of the last attempt
   JournalHeader header_;
   std::vector<iovec> block_segments_;
 };

@@ -145,14 +145,7 @@ class Committer {
     mark(InflightState::kSubmitted);
     BatchWriter writer(state_, *state_.ring, batch);
     if (const auto written = writer.write(); !written) {
-      state_.stop_writes("stopped: the journal could not be written");
-      state_.note_fault({.time_ns = 0,
-                         .operation = "journal",
-                         .key = {},
-                         .slot = {},
-                         .os_errno = to_errno(written.error()),
-                         .action = "the store is read-only until it is opened again"});
-      batch.abandon(written.error());
+      give_up(batch, written.error());
       return;
     }
     BatchRecord record = writer.measured();
@@ -164,18 +157,36 @@ class Committer {
     note_publish_time(batch.sequence(), watch.lap());
   }
 
-  // In a batch of one thread the wait for room happens before the turn, so a checkpoint, which
-  // takes the turn for its last block, can never wait for us.
+  // The block is not on the device. For lack of space it certainly is not, and everything is as
+  // before; after any other error nobody knows, and the store stops.
+  void give_up(Batch& batch, const Error& error) {
+    const bool certain = error.code == Errc::kNoSpace;
+    if (!certain) state_.stop_writes("stopped: the journal could not be written");
+    state_.note_fault({.time_ns = 0,
+                       .operation = "journal",
+                       .key = {},
+                       .slot = {},
+                       .os_errno = to_errno(error),
+                       .action = certain ? "the batch failed, its space was given back"
+                                         : "the store is read-only until it is opened again"});
+    batch.abandon(error, certain);
+  }
+
+  // The room is made before the turn is taken: a checkpoint takes the turn for its last block, so
+  // it can never wait for us.
   void make_journal_room(std::uint64_t record_bytes) {
-    const std::uint64_t wanted = record_bytes + state_.recorded_bytes_max() +
-                                 state_.journal_headroom() + 2 * kBlockSizeBytes;
-    for (int attempt = 0; attempt < kJournalAttemptsMax; ++attempt) {
-      {
-        MutexLock turn(state_.commit_turn);
-        if (state_.ring->place(std::min(wanted, state_.ring->size_bytes() / 2))) return;
-      }
-      if (!volume_.checkpoint()) return;  // the write will say what is wrong
-    }
+    const std::uint64_t wanted = std::min(record_bytes + state_.recorded_bytes_max() +
+                                              state_.journal_headroom() + 2 * kBlockSizeBytes,
+                                          state_.geometry.journal_size_bytes / 2);
+    if (has_room(wanted)) return;
+    MutexLock checkpoint_lock(state_.checkpoint_mutex);
+    // Whoever held the mutex may have made room; and if we fail, the write will say why.
+    if (!has_room(wanted)) static_cast<void>(run_checkpoint(state_, false));
+  }
+
+  bool has_room(std::uint64_t wanted) {
+    MutexLock turn(state_.commit_turn);
+    return state_.ring->place(wanted).has_value();
   }
 
   // Slots come back when the records that freed them are durable and readers have left.
@@ -216,7 +227,6 @@ class Committer {
   }
 
   static constexpr int kSlotAttemptsMax = 4;
-  static constexpr int kJournalAttemptsMax = 4;
   Volume& volume_;
   Volume::State& state_;
   const char* reason_;

@@ -72,6 +72,22 @@ Uuid make_uuid(std::uint64_t seed) {
   return uuid;
 }
 
+// Under a sparse image the disk may fill up. Deletes must go on then, so the journal's space is
+// taken now.
+Result<void> allocate_journal(Device& device, const Geometry& geometry) {
+  if (device.info().is_block_device) return {};
+  constexpr std::uint64_t kZeroBytes = 4 * kMiB;
+  const Buffer zeros = Buffer::from_heap(kZeroBytes);
+  std::memset(zeros.data(), 0, kZeroBytes);
+  for (std::uint64_t done = 0; done < geometry.journal_size_bytes; done += kZeroBytes) {
+    const std::uint64_t size = std::min(kZeroBytes, geometry.journal_size_bytes - done);
+    if (auto ok = write_device(device, geometry.journal_offset_bytes + done, zeros.first(size));
+        !ok)
+      return ok;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string to_string(const Uuid& uuid) {
@@ -104,6 +120,7 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
                                     .sequence = 1,
                                     .previous_hash = 0};
   superblock.previous = superblock.current;
+  if (auto ok = allocate_journal(device, *geometry); !ok) return fail(ok);
   if (auto ok = write_superblock_copies(device, superblock); !ok) return fail(ok);
   if (auto ok = device.flush(); !ok) return fail(ok);
   return geometry;

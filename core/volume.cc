@@ -51,6 +51,28 @@ Result<std::unique_ptr<Volume>> Volume::open(std::unique_ptr<Device> device,
   return volume;
 }
 
+namespace {
+
+// A checkpoint, unless the one there is says everything already.
+Result<void> close_cleanly(Volume::State& state) REQUIRES(state.checkpoint_mutex) {
+  commit_recorded(state);
+  bool unchanged = false;
+  {
+    MutexLock turn(state.commit_turn);
+    unchanged = state.ring->head() == state.superblock.current.replay_from;
+  }
+  if (!unchanged) return run_checkpoint(state, true);
+  if (state.superblock.clean) return {};
+  Superblock next = state.superblock;
+  next.clean = true;
+  ++next.sequence;
+  if (auto ok = write_superblock_copies(*state.device, next); !ok) return ok;
+  state.superblock = next;
+  return {};
+}
+
+}  // namespace
+
 Result<void> Volume::close() {
   State& s = *state_;
   {
@@ -60,7 +82,7 @@ Result<void> Volume::close() {
   Result<void> outcome;
   if (!is_read_only()) {
     MutexLock checkpoint_lock(s.checkpoint_mutex);
-    outcome = run_checkpoint(s, true);
+    outcome = close_cleanly(s);
   }
   MutexLock lock(s.mutex);
   s.closed = true;
