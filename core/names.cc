@@ -180,7 +180,8 @@ Result<NodeInfo> Volume::create(NodeId parent, std::string_view name, NodeKind k
   if (hold) s.hold_locked(*node, 1);
   const NodeInfo info = s.info_of(*node);
   lock.unlock();
-  announce_records();
+  // A new file touches its directory only, which can wait for the file's own commit.
+  if (kind != NodeKind::kFile) announce_records();
   return info;
 }
 
