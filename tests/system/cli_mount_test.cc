@@ -102,6 +102,39 @@ TEST_F(CliMountTest, AMountedStoreIsRefusedByEverythingElse) {
   expect_ok(run_kvslot({"unmount", mount.path()}));
 }
 
+// A loop device over an image, detached at the end.
+class Loop {
+ public:
+  explicit Loop(const std::string& image)
+      : path_(run_shell("losetup -f --show \"$1\"", {image}).out) {
+    if (!path_.empty()) path_.pop_back();
+  }
+  ~Loop() { (void)run_shell("losetup -d \"$1\"", {path_}); }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST_F(CliMountTest, ABlockDeviceIsHeldByItsMountAndSparedByFormat) {
+  const std::string image = directory_.make_image("disk.img", 32 << 20);
+  const Loop loop(image);
+  if (loop.path().empty()) GTEST_SKIP() << "no loop devices here";
+  const MountGuard mount(directory_.path("mnt"));
+  expect_refused(run_kvslot({"format", image, "--force"}), 1, loop.path());
+  expect_refused(run_kvslot({"format", loop.path(), "--size", "32M"}), 1, loop.path());
+  expect_ok(run_kvslot({"format", loop.path()}));
+  expect_refused(run_kvslot({"format", loop.path()}), 1, loop.path());
+  expect_ok(run_kvslot({"mount", loop.path(), mount.path()}));
+  expect_refused(run_kvslot({"format", loop.path(), "--force"}), 1, loop.path());
+  expect_refused(run_kvslot({"put", loop.path(), "key"}, "x"), 1, loop.path());
+  EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
+  expect_ok(run_kvslot({"unmount", mount.path()}));
+  EXPECT_EQ(run_kvslot({"get", loop.path(), "more"}).out, "more\n");
+}
+
 TEST_F(CliMountTest, BadOptionsAreNamedAndNothingIsMounted) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
