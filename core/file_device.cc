@@ -74,12 +74,14 @@ bool may_try_again(Clock::time_point deadline) {
 
 // Opens once; 0 or an errno. EINVAL means that the file system does not do O_DIRECT.
 int open_once(const char* path, int flags, Opened& opened) {
-  opened.fd.reset(::open(path, opened.is_direct ? flags | O_DIRECT : flags));
-  if (opened.fd) return 0;
-  if (errno != EINVAL || !opened.is_direct) return errno;
-  opened.is_direct = false;
-  opened.fd.reset(::open(path, flags));
-  return opened.fd ? 0 : errno;
+  int fd = ::open(path, opened.is_direct ? flags | O_DIRECT : flags);
+  if (fd < 0 && errno == EINVAL && opened.is_direct) {
+    opened.is_direct = false;
+    fd = ::open(path, flags);
+  }
+  if (fd < 0) return errno;
+  opened.fd.reset(fd);
+  return 0;
 }
 
 // A block device is held by O_EXCL, against mounts too and, for lack of a shared form, among
