@@ -2,8 +2,8 @@
 // Called by the pseudo-files and the command line, wherever a key is printed.
 #pragma once
 
-#include <kvslot/error.h>
 #include <kvslot/clock.h>
+#include <kvslot/error.h>
 #include <kvslot/types.h>
 
 #include <string>
