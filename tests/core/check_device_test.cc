@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 
 #include "tests/support/check_report.h"
 #include "tests/support/planted_store.h"
@@ -259,6 +260,30 @@ TEST(CheckDevice, AFlushedValueThatIsWrongIsDamage) {
   store.write();
   store.device.flip_bit(store.offset_of(10), 0);
   expect_error(store.device, "'first': bytes 0 to 5 (slot 10) do not match");
+}
+
+// Sealed properly, so that nothing but the check's own judgement stands in the way.
+TEST(CheckDevice, RecordsWithRandomBytesAreJudgedWithoutHarm) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 400; ++round) {
+    Planted store;
+    store.add(Planted::directory(ObjectId{2}, ObjectId::kRoot, "dir"));
+    store.add(QuarantineSlots{{SlotId{40}, 2}});
+    store.add_file(3, "key", 10);
+    std::vector<std::byte> records;
+    encode_record(records, MoveNode{.object = ObjectId{3}, .parent = ObjectId{2}, .name = "k"});
+    encode_record(records, PatchContent{.object = ObjectId{3},
+                                        .attributes = {},
+                                        .size_bytes = 140'000,
+                                        .windows = {{1, {store.value(3, 12, "more", 32)}}}});
+    for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes) {
+      std::vector<std::byte>& target = random() % 2 == 0 ? records : store.stream;
+      target[random() % target.size()] = static_cast<std::byte>(random());
+    }
+    store.write_block(records, 2);
+    store.write();
+    static_cast<void>(check(store.device));
+  }
 }
 
 // ---- Names ----
