@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/check.h"
+
 namespace kvslot {
 
 // Threads: one thread at a time. `cookie_of(node)` gives a node's cookie; it is passed in so that
@@ -44,6 +46,7 @@ class DirectoryOrder {
     const auto place = std::lower_bound(
         chunk->begin(), chunk->end(), cookie_of(node),
         [&](std::uint32_t other, std::uint64_t value) { return cookie_of(other) < value; });
+    KVSLOT_CHECK(place != chunk->end() && *place == node, "no two entries share a cookie");
     chunk->erase(place);
     if (chunk->empty()) chunks_.erase(chunk);
     --count_;

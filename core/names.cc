@@ -297,8 +297,15 @@ static void move_node(Volume::State& s, NodeId node, NodeId to, std::string_view
 }
 
 static void replace_node(Volume::State& s, const Ends& ends) REQUIRES(s.mutex) {
-  // The entry keeps its place in the listing, so that a reader meets the name exactly once.
-  const std::uint64_t cookie = ends.target == NodeId::kNone ? 0 : s.index.cookie(ends.target);
+  // The entry keeps its place in the listing, so that a reader meets the name exactly once. A node
+  // that took the place of another must not fall back to its own: that may have been taken too.
+  const std::uint64_t own_place = static_cast<std::uint64_t>(s.index.object(ends.source));
+  std::uint64_t cookie = 0;
+  if (ends.target != NodeId::kNone) {
+    cookie = s.index.cookie(ends.target);
+  } else if (s.index.cookie(ends.source) != own_place) {
+    cookie = s.next_object++;
+  }
   s.end_shadow(ends.source);  // the name it leaves is now free in the stored tree too
   if (ends.target != NodeId::kNone) {
     const bool hides = s.index.stored(ends.source) != StoredState::kStored;

@@ -240,14 +240,16 @@ class Recovery {
     if (!image.target.empty()) state_.index.set_target(node, std::move(image.target));
     if (!image.xattrs.empty() || !state_.index.xattrs(node).empty())
       state_.index.set_xattrs(node, std::move(image.xattrs));
+    next_object_ = std::max({next_object_, static_cast<std::uint64_t>(image.object) + 1,
+                             image.cookie + 1});  // places in listings are ids as well
     name_of(node) = {image.parent, image.cookie, std::move(image.name)};
-    next_object_ = std::max(next_object_, static_cast<std::uint64_t>(image.object) + 1);
   }
 
   // The other records are about a node that may be gone already: a fuzzy checkpoint has seen the
   // removal that a later record of this journal repeats.
 
   void apply_body(MoveNode& record, std::uint64_t) NO_THREAD_SAFETY_ANALYSIS {
+    next_object_ = std::max(next_object_, record.cookie + 1);
     const NodeId node = find(record.object);
     if (node == NodeId::kNone) return;
     Attributes attributes = state_.index.attributes(node);

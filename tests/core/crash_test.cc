@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t kDeviceSizeBytes = 16 * kMiB;  // a journal of 1 MiB, which wraps
 constexpr std::size_t kFilesMax = 40;
+constexpr const char* kBallast = "z";  // a directory that fills most of a crowded device
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* const text = std::getenv(variable);
@@ -36,6 +37,8 @@ class History {
     const std::uint32_t slot_size = one_in(3) ? 16384 : 4096;
     states_.emplace_back();
     open(make_device(kDeviceSizeBytes, slot_size, options));
+    crowded_ = one_in(3);
+    if (crowded_) put_ballast();
   }
 
   [[nodiscard]] Volume& volume() { return *volume_; }
@@ -77,6 +80,10 @@ class History {
 
  private:
   [[nodiscard]] VolumeOptions options() { return {.seed = random_() | 1}; }
+  // A crowded device has no room for some values.
+  [[nodiscard]] bool is_refused(const Result<void>& result) const {
+    return crowded_ && !result && result.error().code == Errc::kNoSpace;
+  }
   [[nodiscard]] const ModelStore& model() const { return states_.back(); }
 
   bool open(std::unique_ptr<SimulatedDevice> device) {
@@ -112,6 +119,7 @@ class History {
     return false;
   }
 
+  void put_ballast();
   void operate_once();
   void put_some();
   void patch();
@@ -126,15 +134,21 @@ class History {
     states_.push_back(std::move(next));
     if (durable) durable_ = states_.size() - 1;
   }
+  [[nodiscard]] std::vector<std::string> some_directories() const {
+    auto directories = model().directories();
+    std::erase(directories, kBallast);
+    return directories;
+  }
   std::string some_name() { return "n" + std::to_string(random(30)); }
   std::string some_key() {
-    const auto directories = model().directories();
+    const auto directories = some_directories();
     std::string key;
     if (!directories.empty() && one_in(2)) key = directories[random(directories.size())] + '/';
     return key + some_name();
   }
   std::string some_file() {
-    const auto files = model().files();
+    auto files = model().files();
+    std::erase_if(files, [](const std::string& key) { return key.starts_with(kBallast); });
     return files.empty() ? std::string() : files[random(files.size())];
   }
   // The directory and name of a key, as the volume wants them.
@@ -155,8 +169,22 @@ class History {
   std::shared_ptr<SimulatedDevice> device_;
   std::unique_ptr<Volume> volume_;
   std::vector<ModelStore> states_;
+  bool crowded_ = false;
   std::size_t durable_ = 0;  // the first state that may come back
 };
+
+// So much that slots are soon used again, and sometimes there are none.
+void History::put_ballast() {
+  ModelStore next = model();
+  for (int i = 0; i < 6; ++i) {
+    const std::string key = std::string(kBallast) + '/' + std::to_string(i);
+    const auto value = std::make_shared<const std::string>(value_of(random_(), 2 * kMiB));
+    const auto stored = put_key(*volume_, key, *value);
+    EXPECT_TRUE(stored) << stored.error().step;
+    next.put(key, value);
+  }
+  record(std::move(next), volume_->flush().has_value());
+}
 
 void History::operate_once() {
   const std::uint64_t kind = random(16);
@@ -188,7 +216,8 @@ void History::put_some() {
   const std::size_t count = 1 + random(one_in(4) ? 12 : 3);
   for (std::size_t i = 0; i < count; ++i) {
     std::string key = next.files().size() >= kFilesMax ? some_file() : some_key();
-    if (one_in(10)) key += "_in/" + some_name();  // a directory that may be missing
+    // A directory that may be missing; a put that finds no space would leave it behind.
+    if (!crowded_ && one_in(10)) key += "_in/" + some_name();
     bool possible = !key.empty() && !next.is_directory(key);
     for (std::size_t slash = key.find('/'); slash != std::string::npos;
          slash = key.find('/', slash + 1))
@@ -202,14 +231,19 @@ void History::put_some() {
   for (std::size_t i = 0; i < keys.size(); ++i)
     changes.push_back(change_for_put(*volume_, keys[i], bytes_of(*values[i])));
   const std::uint64_t sequence = volume_->commit(changes);
+  ModelStore with_space = model();
   bool succeeded = true;
   for (std::size_t i = 0; i < changes.size(); ++i) {
+    if (is_refused(changes[i].result)) continue;
+    with_space.put(keys[i], values[i]);
     succeeded &= changes[i].result.has_value();
     EXPECT_TRUE(changes[i].result || is_crashed())
         << keys[i] << ": " << changes[i].result.error().step;
   }
+  // In a crash it is unknown which keys were refused before anything was written.
+  if (is_crashed()) record(std::move(next), false);
   const bool durable = one_in(2) && volume_->flush_until(sequence) && succeeded;
-  record(std::move(next), durable);
+  record(std::move(with_space), durable);
 }
 
 // Rewrites the first window of a file in place, as a mounted store does.
@@ -231,13 +265,14 @@ void History::patch() {
   std::memcpy(write.data.data(), front.data(), front.size());
   change.writes.push_back(std::move(write));
   const std::uint64_t sequence = volume_->commit({&change, 1});
+  if (is_refused(change.result) && !is_crashed()) return;
   EXPECT_TRUE(change.result || is_crashed()) << change.result.error().step;
   next.put(key, std::make_shared<const std::string>(value));
   record(std::move(next), change.result && one_in(3) && volume_->flush_until(sequence));
 }
 
 void History::remove_one() {
-  const auto directories = model().directories();
+  const auto directories = some_directories();
   const bool of_directory = one_in(4) && !directories.empty();
   const std::string key = of_directory ? directories[random(directories.size())] : some_file();
   if (key.empty() || (of_directory && !model().is_empty(key))) return;
@@ -252,7 +287,7 @@ void History::remove_one() {
 }
 
 void History::rename_one() {
-  const auto directories = model().directories();
+  const auto directories = some_directories();
   const bool of_directory = one_in(3) && !directories.empty();
   const std::string from = of_directory ? directories[random(directories.size())] : some_file();
   const std::string to = one_in(2) && !of_directory ? some_file() : some_key();
@@ -317,6 +352,13 @@ void History::replace_by_new_file() {
   ContentChange change = change_for_put(*volume_, {}, bytes_of(*value));
   change.node = made->node;
   const std::uint64_t sequence = volume_->commit({&change, 1});
+  if (is_refused(change.result) && !is_crashed()) {
+    // The new file stays without content, and the old one behind it: gone when that is removed.
+    const auto removed = volume_->remove(parent, name, RemoveKind::kNotDirectory);
+    EXPECT_TRUE(removed || is_crashed()) << removed.error().step;
+    next.remove(key);
+    return record(std::move(next), false);
+  }
   EXPECT_TRUE(change.result || is_crashed()) << change.result.error().step;
   next.put(key, value);
   record(std::move(next), change.result && one_in(3) && volume_->flush_until(sequence));
