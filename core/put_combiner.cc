@@ -22,6 +22,11 @@ void PutCombiner::run(std::span<ContentChange> changes, Durability durability) {
   changed_.notify_all();
 }
 
+std::size_t PutCombiner::waiting_count() const {
+  MutexLock lock(mutex_);
+  return waiting_.size();
+}
+
 void PutCombiner::lead(std::vector<Waiting*> group) {
   const bool durable = std::any_of(group.begin(), group.end(), [](const Waiting* waiting) {
     return waiting->durability == Durability::kDurable;

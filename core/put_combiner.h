@@ -22,6 +22,9 @@ class PutCombiner {
   // result of every change it concerns.
   void run(std::span<ContentChange> changes, Durability durability);
 
+  // Calls that have come and will be part of the next commit.
+  [[nodiscard]] std::size_t waiting_count() const;
+
  private:
   struct Waiting {
     std::span<ContentChange> changes;
@@ -31,7 +34,7 @@ class PutCombiner {
   void lead(std::vector<Waiting*> group) EXCLUDES(mutex_);
 
   Volume& volume_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Condition changed_;
   std::vector<Waiting*> waiting_ GUARDED_BY(mutex_);
   bool has_leader_ GUARDED_BY(mutex_) = false;
