@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,9 +102,18 @@ bool unmount_lazily(const std::string& directory) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// Asks for what the kernel does not cache. ECONNABORTED: what a request gets that was under way
+// when the daemon died.
 bool is_dead_mount(const std::string& directory) {
-  struct stat status{};
-  return ::stat(directory.c_str(), &status) != 0 && errno == ENOTCONN;
+  struct statfs status{};
+  return ::statfs(directory.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
+// Mounting a block device a second time shows the first mount again, and leaves the second one's
+// connection without a file system.
+bool is_connected(fuse_session* session) {
+  pollfd state{.fd = fuse_session_fd(session), .events = POLLIN, .revents = 0};
+  return ::poll(&state, 1, 0) < 0 || (state.revents & POLLERR) == 0;
 }
 
 }  // namespace
@@ -165,6 +174,13 @@ std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(
     return std::unexpected(fmt::format(
         "{}: cannot be mounted on: {}", options.mount_point,
         words_or("is /dev/fuse there, and is this user allowed to mount?")));
+  }
+  if (!is_connected(session)) {
+    unmount_lazily(options.mount_point);
+    fuse_session_destroy(session);
+    return std::unexpected(fmt::format(
+        "{}: is mounted already; use that mount, or unmount it with 'kvslot unmount DIR'",
+        options.device_path));
   }
   return std::unique_ptr<FuseMount>(
       new FuseMount(session, options.mount_point, transport.is_uring));

@@ -36,16 +36,6 @@ constexpr std::size_t kInlineReadersMax = 32;  // of the serving threads, on /de
 constexpr std::size_t kPseudoThreadsMax = 4;
 constexpr unsigned kReadaheadKib = 4096;
 
-// Mounting as fuseblk makes the kernel claim the device, which it cannot while we claim it too.
-template <typename Options>
-bool share_device(Options& options) {
-  if constexpr (requires { options.exclusive; }) {
-    options.exclusive = false;
-    return true;
-  }
-  return false;
-}
-
 bool is_block_device(const std::string& path) {
   struct stat status{};
   return ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
@@ -132,7 +122,7 @@ class MountedSession final : public Session {
 
 std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   FileDeviceOptions device_options{.engine = options_.engine, .read_only = options_.read_only};
-  if (shares_device) share_device(device_options);
+  device_options.exclusive = !shares_device;
   auto device = open_file_device(options_.device_path, device_options);
   if (!device) return std::unexpected(explain(options_.device_path, device.error()));
   VolumeOptions volume_options{.read_only = options_.read_only, .inline_checkpoints = false};
@@ -161,10 +151,14 @@ std::expected<void, Complaint> MountedSession::open() {
   auto transport = choose_transport(options_.transport);
   if (!transport) return std::unexpected(transport.error());
   transport_ = std::move(*transport);
-  FileDeviceOptions probe;
-  const bool as_block_device = is_block_device(options_.device_path) && share_device(probe);
-  if (!as_block_device) {
-    if (auto opened = open_volume(false); !opened) return opened;
+  const bool as_block_device = is_block_device(options_.device_path);
+  if (as_block_device) {
+    // Mounted as fuseblk, the kernel claims the device for the mount, which it cannot while we
+    // claim it too; so this only finds out whether it is free.
+    const auto probe = open_file_device(options_.device_path, {.read_only = true});
+    if (!probe) return std::unexpected(explain(options_.device_path, probe.error()));
+  } else if (auto opened = open_volume(false); !opened) {
+    return opened;
   }
   auto mounted = FuseMount::make(options_, transport_, as_block_device, &context_);
   if (!mounted) return std::unexpected(mounted.error());
