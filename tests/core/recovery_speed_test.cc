@@ -1,0 +1,132 @@
+// A million keys: how long opening takes, and what the index costs in memory.
+#include <gtest/gtest.h>
+#include <kvslot/volume.h>
+
+#include <cstdio>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "core/put_changes.h"
+#include "tests/support/engine.h"
+#include "tests/support/temp_dir.h"
+
+namespace kvslot::testing {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t kKeyCount = 20'000;
+constexpr bool kIsMeasured = false;  // sanitized code is slow by design
+#else
+constexpr std::size_t kKeyCount = 1'000'000;
+constexpr bool kIsMeasured = true;
+#endif
+constexpr double kSecondsMax = 3.0;
+constexpr std::uint64_t kNameBytes = 16;
+
+// A file device that does not write values: a million of them would only heat the disk.
+class ValuelessDevice final : public Device {
+ public:
+  ValuelessDevice(std::unique_ptr<Device> device, std::uint64_t slots_offset_bytes)
+      : device_(std::move(device)), slots_offset_bytes_(slots_offset_bytes) {}
+  void run(std::span<IoRequest> requests) override {
+    for (IoRequest& request : requests) {
+      const bool is_value =
+          request.op == IoOp::kWrite && request.offset_bytes >= slots_offset_bytes_;
+      if (!is_value) device_->run({&request, 1});
+    }
+  }
+  [[nodiscard]] Result<void> flush() override { return device_->flush(); }
+  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    device_->discard(offset_bytes, size_bytes);
+  }
+  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
+  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const std::uint64_t slots_offset_bytes_;
+};
+
+std::string name_of(std::size_t i) {
+  std::string name(kNameBytes, '0');
+  std::snprintf(name.data(), name.size() + 1, "key-%012zu", i);
+  return name;
+}
+
+void put_all(Volume& volume, std::size_t count) {
+  constexpr std::size_t kTogether = 1000;
+  for (std::size_t first = 0; first < count; first += kTogether) {
+    std::vector<std::string> names;
+    std::vector<ContentChange> changes;
+    for (std::size_t i = first; i < first + kTogether; ++i) names.push_back(name_of(i));
+    for (const std::string& name : names)
+      changes.push_back(change_for_put(volume, name, bytes_of("value")));
+    volume.commit(changes);
+    for (const ContentChange& change : changes) ASSERT_TRUE(change.result);
+  }
+}
+
+struct Opened {
+  std::unique_ptr<Volume> volume;
+  double cpu_seconds = 0;
+};
+
+Opened open_and_measure(std::unique_ptr<Device> device, const char* what) {
+  const std::clock_t start = std::clock();
+  auto volume = Volume::open(std::move(device), {.seed = 1});
+  Opened opened{.volume = nullptr,
+                .cpu_seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC};
+  EXPECT_TRUE(volume) << volume.error().step;
+  if (!volume) return opened;
+  opened.volume = std::move(*volume);
+  std::printf("recovery of %zu keys from the %s: %.2f s, %.2f s of it on the processor\n",
+              kKeyCount, what, static_cast<double>(stat_of(*opened.volume, "recovery_us")) / 1e6,
+              opened.cpu_seconds);
+  return opened;
+}
+
+TEST(RecoverySpeed, AMillionKeysOpenInSecondsAndCostUnderAHundredBytesEach) {
+  const TempDir folder;
+  // Sparse; so large that the journal, a sixty-fourth, holds everything.
+  const std::string image = folder.make_image("million.img", 64 * kGiB);
+  const auto open_image = [&] {
+    auto device = open_file_device(image, {});
+    EXPECT_TRUE(device) << device.error().step;
+    return std::move(*device);
+  };
+  auto raw = open_image();
+  const auto geometry = format_device(*raw, {});
+  ASSERT_TRUE(geometry) << geometry.error().step;
+  {
+    auto device = std::make_unique<ValuelessDevice>(std::move(raw), geometry->slots_offset_bytes);
+    auto volume = Volume::open(std::move(device), {});
+    ASSERT_TRUE(volume) << volume.error().step;
+    put_all(**volume, kKeyCount);
+    // A block that says that all values were flushed: recovery need not look for them.
+    ASSERT_TRUE((*volume)->flush());
+    ASSERT_TRUE((*volume)->create(NodeId::kRoot, "end", NodeKind::kDirectory, {}));
+    ASSERT_TRUE((*volume)->flush());
+    ASSERT_EQ(stat_of(**volume, "checkpoints"), 0U);
+  }
+  auto from_journal = open_and_measure(open_image(), "journal");
+  ASSERT_TRUE(from_journal.volume);
+  EXPECT_EQ(stat_of(*from_journal.volume, "nodes"), kKeyCount + 1);
+  ASSERT_TRUE(from_journal.volume->close());
+  from_journal.volume.reset();
+
+  auto from_checkpoint = open_and_measure(open_image(), "checkpoint");
+  ASSERT_TRUE(from_checkpoint.volume);
+  EXPECT_EQ(stat_of(*from_checkpoint.volume, "nodes"), kKeyCount + 1);
+  EXPECT_TRUE(from_checkpoint.volume->find(name_of(kKeyCount / 2)));
+  const std::uint64_t memory = from_checkpoint.volume->inspector().index_memory_bytes();
+  const double each = static_cast<double>(memory) / static_cast<double>(kKeyCount) - kNameBytes;
+  std::printf("index memory: %.1f bytes a key besides its name\n", each);
+  if (!kIsMeasured) return;
+  EXPECT_LE(each, 96.0);
+  EXPECT_LT(from_journal.cpu_seconds, kSecondsMax);
+  EXPECT_LT(from_checkpoint.cpu_seconds, kSecondsMax);
+}
+
+}  // namespace
+}  // namespace kvslot::testing

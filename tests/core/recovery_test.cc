@@ -1,0 +1,313 @@
+// What opening makes of what a crash left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <kvslot/volume.h>
+
+#include <string>
+#include <vector>
+
+#include "core/put_changes.h"
+#include "core/superblocks.h"
+#include "tests/support/engine.h"
+
+namespace kvslot::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  RecoveryTest() { open(make_device(16 * kMiB)); }
+
+  void open(std::unique_ptr<SimulatedDevice> device) {
+    const auto opened = try_open(std::move(device));
+    ASSERT_TRUE(opened) << opened.error().step;
+  }
+  Result<void> try_open(std::unique_ptr<SimulatedDevice> device, VolumeOptions options = {}) {
+    volume_.reset();
+    device_ = std::move(device);
+    auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), options);
+    if (!volume) return fail(volume);
+    volume_ = std::move(*volume);
+    return {};
+  }
+  void crash(CrashMode mode = CrashMode::kNone) { open(device_->survivor(5, mode)); }
+
+  void put(std::string_view key, std::size_t size_bytes = 5000) {
+    const auto stored = put_key(*volume_, key, value_of(key[0] + key.size(), size_bytes));
+    EXPECT_TRUE(stored) << stored.error().step;
+  }
+  void put_durably(std::string_view key, std::size_t size_bytes = 5000) {
+    put(key, size_bytes);
+    EXPECT_TRUE(volume_->flush());
+  }
+  void expect_value(std::string_view key, std::size_t size_bytes = 5000) {
+    EXPECT_TRUE(read_key(*volume_, key) == value_of(key[0] + key.size(), size_bytes)) << key;
+  }
+  std::vector<std::string> keys() {
+    std::vector<std::string> names;
+    const auto entries = volume_->list(NodeId::kRoot, 0, SIZE_MAX);
+    for (const DirectoryEntry& entry : *entries) names.push_back(entry.name);
+    return names;
+  }
+  void damage_value(std::string_view key) {
+    const auto record = volume_->inspector().node(volume_->find(key)->node);
+    device_->flip_bit(std::uint64_t{record->extents.front().device_block} * kBlockSizeBytes, 3);
+  }
+  [[nodiscard]] std::uint64_t offset_of_slot(std::uint32_t slot) const {
+    const Geometry& geometry = volume_->geometry();
+    return geometry.slots_offset_bytes + std::uint64_t{slot} * geometry.slot_size_bytes;
+  }
+  [[nodiscard]] std::uint64_t stat(std::string_view name) { return stat_of(*volume_, name); }
+  static std::vector<std::byte> bytes_of_device(const SimulatedDevice& device) {
+    std::vector<std::byte> bytes(device.info().size_bytes);
+    device.peek(0, bytes);
+    return bytes;
+  }
+
+  std::shared_ptr<SimulatedDevice> device_;
+  std::unique_ptr<Volume> volume_;
+};
+
+TEST_F(RecoveryTest, TornCheckpointFallsBackToThePreviousOne) {
+  for (const bool of_manifest : {true, false}) {
+    open(make_device(16 * kMiB));
+    put("a");
+    ASSERT_TRUE(volume_->checkpoint());
+    put("b");
+    ASSERT_TRUE(volume_->remove(NodeId::kRoot, "a", RemoveKind::kNotDirectory));
+    ASSERT_TRUE(volume_->checkpoint());
+    put_durably("c");
+    auto survivor = device_->survivor(1, CrashMode::kNone);
+    const auto superblock = read_superblock(*survivor);
+    ASSERT_TRUE(superblock);
+    std::uint32_t slot = superblock->current.manifest_slot;
+    if (!of_manifest) {
+      std::vector<std::byte> block(kBlockSizeBytes);
+      survivor->peek(offset_of_slot(slot), block);
+      slot = decode_manifest(block, superblock->geometry.uuid)->entries.front().slot;
+    }
+    survivor->flip_bit(offset_of_slot(slot) + 100, 0);
+    open(std::move(survivor));
+    EXPECT_THAT(keys(), ElementsAre("b", "c"));
+    expect_value("b");
+    expect_value("c");
+    expect_slots_accounted(*volume_);
+    put_durably("d");
+    crash();
+    EXPECT_THAT(keys(), ElementsAre("b", "c", "d"));
+  }
+}
+
+TEST_F(RecoveryTest, TwoDamagedCheckpointsAreAnErrorAndNothingIsWritten) {
+  put("a");
+  ASSERT_TRUE(volume_->checkpoint());
+  put("b");
+  ASSERT_TRUE(volume_->checkpoint());
+  auto survivor = device_->survivor(1, CrashMode::kNone);
+  const auto superblock = read_superblock(*survivor);
+  survivor->flip_bit(offset_of_slot(superblock->current.manifest_slot) + 50, 0);
+  survivor->flip_bit(offset_of_slot(superblock->previous.manifest_slot) + 50, 0);
+  const auto before = bytes_of_device(*survivor);
+  EXPECT_EQ(try_open(std::move(survivor)).error().code, Errc::kCorrupt);
+  EXPECT_TRUE(bytes_of_device(*device_) == before);
+}
+
+TEST_F(RecoveryTest, AValueThatIsLostEndsTheLogBeforeItsRecord) {
+  put_durably("a");
+  put("b", 300'000);
+  put("c");
+  damage_value("b");
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("a")) << "c was written after b and goes with it";
+  expect_slots_accounted(*volume_);
+}
+
+TEST_F(RecoveryTest, BlocksOfAnEarlierLifeNeverReplay) {
+  put_durably("a");
+  put("b");
+  put("c");
+  put("d");
+  damage_value("b");
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("a"));
+  put_durably("e");  // stands where the block of b stood, in front of those of c and d
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("a", "e"));
+  put_durably("f");
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("a", "e", "f"));
+}
+
+TEST_F(RecoveryTest, ATornJournalBlockEndsTheLog) {
+  put_durably("a");
+  const std::uint64_t head = volume_->inspector().journal().head_offset_bytes;
+  put("b");
+  put("c");
+  device_->flip_bit(volume_->geometry().journal_offset_bytes + head + 70, 0);
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("a"));
+}
+
+TEST_F(RecoveryTest, ADurableRemovalMayLeaveItsSlotsToOthersBeforeTheNextCheckpoint) {
+  const std::uint64_t room = volume_->space().free_blocks - 60;
+  put_durably("ballast", room * kBlockSizeBytes);
+  for (int round = 0; round < 12; ++round) {
+    const std::string key(1, static_cast<char>('b' + round));
+    put_durably(key, 20 * kBlockSizeBytes);
+    if (round == 0) continue;
+    const std::string before(1, static_cast<char>('b' + round - 1));
+    ASSERT_TRUE(volume_->remove(NodeId::kRoot, before, RemoveKind::kNotDirectory));
+    ASSERT_TRUE(volume_->flush());
+  }
+  ASSERT_EQ(stat("checkpoints"), 0U) << "the journal still names slots that were used again";
+  for (const CrashMode mode : {CrashMode::kNone, CrashMode::kAll}) {
+    crash(mode);
+    EXPECT_THAT(keys(), ElementsAre("ballast", "m"));
+    expect_value("m", 20 * kBlockSizeBytes);
+    expect_slots_accounted(*volume_);
+  }
+}
+
+TEST_F(RecoveryTest, EverySlotCanBeUsedAfterACrashBetweenReserveAndCommit) {
+  put_durably("a");
+  ASSERT_TRUE(volume_->reserve_slots(500));
+  put("lost", 1 * kMiB);
+  device_->crash_after_operations(1);
+  ContentChange change = change_for_put(*volume_, "cut", bytes_of(std::string(100'000, 'c')));
+  volume_->commit({&change, 1});
+  crash();
+  EXPECT_THAT(keys(), ElementsAre("a"));
+  EXPECT_EQ(stat("slots_live"), 2U);
+  const std::uint64_t room = volume_->space().free_blocks - 8;
+  put_durably("rest", room * kBlockSizeBytes);
+  crash();
+  EXPECT_THAT(keys(), ElementsAre("a", "rest"));
+}
+
+TEST_F(RecoveryTest, AfterACleanCloseNothingIsReplayedAndNothingIsRewritten) {
+  put("a");
+  ASSERT_TRUE(volume_->close());
+  EXPECT_TRUE(read_store_info(*device_)->clean);
+  crash();
+  EXPECT_FALSE(read_store_info(*device_)->clean) << "in use";
+  EXPECT_EQ(stat("checkpoints"), 0U);
+  EXPECT_THAT(keys(), ElementsAre("a"));
+  expect_value("a");
+}
+
+TEST_F(RecoveryTest, ObjectIdsAndStampsAreNeverUsedAgain) {
+  std::uint64_t newest_id = 0;
+  std::uint64_t newest_stamp = 0;
+  for (int life = 0; life < 6; ++life) {
+    put("lost", 1000);
+    const auto lost = volume_->inspector().node(volume_->find("lost")->node);
+    ASSERT_TRUE(lost);
+    EXPECT_GT(static_cast<std::uint64_t>(lost->id), newest_id) << "life " << life;
+    EXPECT_GT(lost->extents.front().stamp, newest_stamp) << "life " << life;
+    newest_id = static_cast<std::uint64_t>(lost->id);
+    newest_stamp = lost->extents.front().stamp;
+    const std::uint64_t epoch = volume_->inspector().journal().epoch;
+    if (life % 2 == 1) {
+      ASSERT_TRUE(volume_->remove(NodeId::kRoot, "lost", RemoveKind::kNotDirectory));
+      ASSERT_TRUE(volume_->close());
+    }
+    crash();
+    EXPECT_THAT(keys(), IsEmpty());
+    EXPECT_NE(volume_->inspector().journal().epoch, epoch);
+  }
+}
+
+TEST_F(RecoveryTest, ReadOnlyOpeningShowsEverythingAndWritesNothing) {
+  put("a");
+  ASSERT_TRUE(volume_->checkpoint());
+  put_durably("b");
+  auto survivor = device_->survivor(1, CrashMode::kNone);
+  const auto before = bytes_of_device(*survivor);
+  ASSERT_TRUE(try_open(std::move(survivor), {.read_only = true}));
+  EXPECT_THAT(keys(), ElementsAre("a", "b"));
+  expect_value("b");
+  EXPECT_TRUE(volume_->is_read_only());
+  EXPECT_EQ(put_key(*volume_, "c", "x").error().code, Errc::kReadOnly);
+  EXPECT_EQ(volume_->remove(NodeId::kRoot, "a", RemoveKind::kNotDirectory).error().code,
+            Errc::kReadOnly);
+  EXPECT_EQ(volume_->create(NodeId::kRoot, "d", NodeKind::kDirectory, {}).error().code,
+            Errc::kReadOnly);
+  EXPECT_EQ(volume_->checkpoint().error().code, Errc::kReadOnly);
+  EXPECT_TRUE(volume_->close());
+  EXPECT_TRUE(bytes_of_device(*device_) == before);
+  EXPECT_EQ(device_->counters().writes, 0U);
+  EXPECT_EQ(device_->counters().flushes, 0U);
+}
+
+TEST_F(RecoveryTest, AnyThreeSuperblockCopiesMayBeLost) {
+  for (std::size_t kept = 0; kept < kSuperblockCopies; ++kept) {
+    put_durably("a");  // all four copies are durable
+    auto survivor = device_->survivor(1, CrashMode::kNone);
+    const auto offsets = superblock_offsets(survivor->info().size_bytes);
+    for (std::size_t copy = 0; copy < kSuperblockCopies; ++copy)
+      if (copy != kept) survivor->flip_bit(offsets[copy] + 200, 1);
+    const auto info = read_store_info(*survivor);
+    ASSERT_TRUE(info) << info.error().step;
+    open(std::move(survivor));
+    EXPECT_THAT(keys(), ElementsAre("a")) << "copy " << kept;
+  }
+}
+
+TEST_F(RecoveryTest, ADeviceThatShrankIsRefused) {
+  open(make_device(20 * kMiB));
+  put_durably("a");
+  auto shrunk = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{.size_bytes = 19 * kMiB});
+  std::vector<std::byte> bytes(shrunk->info().size_bytes);
+  device_->peek(0, bytes);
+  shrunk->poke(0, bytes);
+  const auto opened = try_open(std::move(shrunk));
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().step, ::testing::HasSubstr("cut off"));
+}
+
+TEST_F(RecoveryTest, AttributesSymlinksAndXattrsSurviveFromJournalAndCheckpoint) {
+  put("file");
+  const NodeId node = volume_->find("file")->node;
+  ASSERT_TRUE(volume_->set_attributes(
+      node, {.mode = 0751, .uid = 7, .gid = 8, .atime_ns = -5, .mtime_ns = 6, .ctime_ns = 7}));
+  ASSERT_TRUE(volume_->set_xattr(node, "user.a", "1", Volume::XattrMode::kAny));
+  ASSERT_TRUE(volume_->create(NodeId::kRoot, "link", NodeKind::kSymlink, {}, "target/of it"));
+  ASSERT_TRUE(volume_->flush());
+  crash();
+  for (const bool from_checkpoint : {false, true}) {
+    if (from_checkpoint) {
+      ASSERT_TRUE(volume_->close());
+      crash();
+    }
+    const auto info = volume_->find("file");
+    ASSERT_TRUE(info);
+    EXPECT_EQ(info->attributes.mode, 0751U);
+    EXPECT_EQ(info->attributes.uid, 7U);
+    EXPECT_EQ(info->attributes.gid, 8U);
+    EXPECT_EQ(info->attributes.atime_ns, -5);
+    EXPECT_EQ(info->attributes.mtime_ns, 6);
+    EXPECT_EQ(volume_->xattr(info->node, "user.a"), "1");
+    EXPECT_EQ(volume_->symlink_target(volume_->find("link")->node), "target/of it");
+  }
+}
+
+TEST_F(RecoveryTest, AJournalThatWentRoundManyTimesStillRecovers) {
+  for (int round = 0; round < 40; ++round) {
+    std::vector<ContentChange> changes;
+    std::vector<std::string> names;
+    for (int i = 0; i < 200; ++i) names.push_back("k" + std::to_string(i));
+    for (const std::string& name : names)
+      changes.push_back(change_for_put(*volume_, name, bytes_of(std::to_string(round))));
+    volume_->commit(changes);
+    for (const ContentChange& change : changes) ASSERT_TRUE(change.result);
+  }
+  EXPECT_GT(stat("checkpoints"), 0U) << "the journal is too small for all this";
+  ASSERT_TRUE(volume_->flush());
+  crash();
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(read_key(*volume_, "k" + std::to_string(i)), "39");
+}
+
+}  // namespace
+}  // namespace kvslot::testing
