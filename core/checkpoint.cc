@@ -39,6 +39,12 @@ class CheckpointWriter {
     end();
   }
 
+  void keep_slots_as_previous() {
+    MutexLock lock(state_.mutex);
+    state_.previous_runs = std::move(runs_);
+    end();
+  }
+
   void give_slots_back() {
     MutexLock lock(state_.mutex);
     for (const SlotRun run : runs_) state_.slots.give_back(run);
@@ -174,7 +180,7 @@ Result<CheckpointRoot> write_durably(Volume::State& state, CheckpointWriter& wri
   if (!root) return root;
   root->included_upto = commit_recorded(state);
   // Chunks were written outside of any batch, so this flush must reach the device.
-  if (auto ok = state.device->flush(); !ok) return fail(ok);
+  if (auto ok = state.flush_device(); !ok) return fail(ok);
   if (auto ok = state.volume->flush_until(root->included_upto); !ok) return fail(ok);
   root->written_ns = wall_clock_ns();
   return root;
@@ -187,6 +193,21 @@ CheckpointInfo info_of(const CheckpointRoot& root) {
 
 }  // namespace
 
+Result<void> Volume::State::switch_superblock(const Superblock& next) {
+  superblock.sequence = next.sequence;  // spent, even if a copy gets no further
+  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kFirst); !ok) return ok;
+  if (auto ok = flush_device(); !ok) return ok;
+  superblock = next;  // from here on a crash finds it, whatever becomes of the other copies
+  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kSecond); !ok)
+    note_fault({.time_ns = 0,
+                .operation = "superblock",
+                .key = {},
+                .slot = {},
+                .os_errno = to_errno(ok.error()),
+                .action = "two of four copies are the older ones"});
+  return {};
+}
+
 Result<void> run_checkpoint(Volume::State& state, bool clean) {
   bool is_short = false;
   {
@@ -198,7 +219,9 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
   // Slots that wait for a flush are part of the reserve.
   if (is_short) static_cast<void>(state.volume->flush_until(commit_recorded(state)));
   CheckpointWriter writer(state);
-  auto root = write_durably(state, writer, state.superblock.current.sequence + 1);
+  const std::uint64_t sequence =
+      std::max(state.superblock.current.sequence, state.superblock.previous.sequence) + 1;
+  auto root = write_durably(state, writer, sequence);
   Superblock next = state.superblock;
   Result<void> outcome;
   if (root) {
@@ -206,12 +229,14 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
     next.current = *root;
     next.clean = clean;
     ++next.sequence;
-    outcome = write_superblock_copies(*state.device, next);
+    outcome = state.switch_superblock(next);
   } else {
     outcome = fail(root);
   }
   if (!outcome) {
-    writer.give_slots_back();
+    // A superblock that could not be written may be on the device all the same, naming the slots.
+    // They stay until the next checkpoint begins; what it then overwrites, recovery does without.
+    root ? writer.keep_slots_as_previous() : writer.give_slots_back();
     state.note_fault({.time_ns = 0,
                       .operation = "checkpoint",
                       .key = {},
@@ -220,7 +245,6 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
                       .action = "the checkpoint before it stays in force"});
     return outcome;
   }
-  state.superblock = next;
   writer.keep_slots();
   state.counters.checkpoints.fetch_add(1, std::memory_order_relaxed);
   MutexLock turn(state.commit_turn);

@@ -269,6 +269,22 @@ std::uint64_t Volume::commit(std::span<ContentChange> changes, const char* reaso
   return sequence;
 }
 
+Result<void> Volume::State::flush_device() {
+  if (auto flushed = device->flush(); !flushed) {
+    counters.flush_failures.fetch_add(1, std::memory_order_relaxed);
+    stop_writes("stopped: the device failed a flush, what it holds is unknown");
+    note_fault({.time_ns = 0,
+                .operation = "flush",
+                .key = {},
+                .slot = {},
+                .os_errno = to_errno(flushed.error()),
+                .action = "nobody was acknowledged; read-only until opened again"});
+    return flushed;
+  }
+  counters.flushes.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
 Result<void> Volume::flush_until(std::uint64_t block_sequence) {
   State& s = *state_;
   MutexLock flush_lock(s.flush_mutex);
@@ -282,19 +298,8 @@ Result<void> Volume::flush_until(std::uint64_t block_sequence) {
     bytes = s.unflushed_bytes;
   }
   Stopwatch watch;
-  if (auto flushed = s.device->flush(); !flushed) {
-    s.counters.flush_failures.fetch_add(1, std::memory_order_relaxed);
-    s.stop_writes("stopped: the device failed a flush, what it holds is unknown");
-    s.note_fault({.time_ns = 0,
-                  .operation = "flush",
-                  .key = {},
-                  .slot = {},
-                  .os_errno = to_errno(flushed.error()),
-                  .action = "nobody was acknowledged; read-only until opened again"});
-    return flushed;
-  }
+  if (auto flushed = s.flush_device(); !flushed) return flushed;
   const std::uint64_t flush_us = watch.lap();
-  s.counters.flushes.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(s.mutex);
   for (BatchRecord& batch : s.batches)
     if (batch.id > s.durable_upto && batch.id <= target) batch.flush_us = flush_us;

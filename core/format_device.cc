@@ -121,8 +121,10 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
                                     .previous_hash = 0};
   superblock.previous = superblock.current;
   if (auto ok = allocate_journal(device, *geometry); !ok) return fail(ok);
-  if (auto ok = write_superblock_copies(device, superblock); !ok) return fail(ok);
-  if (auto ok = device.flush(); !ok) return fail(ok);
+  for (const auto half : {SuperblockHalf::kFirst, SuperblockHalf::kSecond}) {
+    if (auto ok = write_superblock_half(device, superblock, half); !ok) return fail(ok);
+    if (auto ok = device.flush(); !ok) return fail(ok);
+  }
   return geometry;
 }
 

@@ -32,7 +32,8 @@ class Recovery {
 
   Result<void> rebuild() NO_THREAD_SAFETY_ANALYSIS {
     auto loaded = rebuild_from(superblock_.current, false);
-    const bool damaged = !loaded && loaded.error().code == Errc::kCorrupt;
+    const bool damaged =
+        !loaded && (loaded.error().code == Errc::kCorrupt || loaded.error().code == Errc::kIo);
     const bool has_previous = superblock_.previous.sequence != superblock_.current.sequence;
     if (damaged && has_previous) {
       // The newest checkpoint is damaged. The one before, with the journal since, says the same
@@ -47,6 +48,7 @@ class Recovery {
   }
 
   [[nodiscard]] bool needs_checkpoint() const { return blocks_ != 0 || fell_back_; }
+  [[nodiscard]] bool fell_back() const { return fell_back_; }
   [[nodiscard]] const JournalPosition& end() const { return end_; }
   [[nodiscard]] std::uint64_t next_object() const { return next_object_; }
   [[nodiscard]] std::uint64_t next_stamp() const { return next_stamp_; }
@@ -332,7 +334,10 @@ class Recovery {
     std::vector<TailExtent> group;
     for (std::size_t i = 0; i <= tail_.size(); ++i) {
       const bool at_end = i == tail_.size();
-      if (!at_end && is_live(tail_[i])) group.push_back(tail_[i]);
+      if (!at_end && is_live(tail_[i])) {
+        if (auto ok = check_place(tail_[i].extent); !ok) return fail(ok);
+        group.push_back(tail_[i]);
+      }
       if (group.size() < kVerifiedTogether && !at_end) continue;
       const std::uint64_t in_group = verify_group(group);
       if (in_group != 0 && (failed == 0 || in_group < failed)) failed = in_group;
@@ -383,10 +388,8 @@ class Recovery {
       index.link(node, parent, pending.name, pending.cookie);
       if (auto ok = claim_extents(node); !ok) return ok;
     }
-    for (const SlotRun run : quarantined_) {
-      if (!state_.slots.claim(run)) continue;  // listed twice, in the checkpoint and the journal
-      state_.slots.quarantine(run);
-    }
+    if (auto ok = check_tree(); !ok) return ok;
+    quarantine();
     for (const SlotRun run : checkpoint_runs_)
       if (!state_.slots.claim(run))
         return fail(Errc::kCorrupt, "the checkpoint and a value own one slot");
@@ -396,17 +399,70 @@ class Recovery {
     return {};
   }
 
-  Result<void> claim_extents(NodeId node) NO_THREAD_SAFETY_ANALYSIS {
+  // Every directory is below the root: a circle of them would be found by nobody and end no walk.
+  Result<void> check_tree() NO_THREAD_SAFETY_ANALYSIS {
+    std::vector<bool> reached(state_.index.node_limit(), false);
+    reached[static_cast<std::size_t>(NodeId::kRoot)] = true;
+    std::vector<NodeId> way;
+    for (const auto& [object, node] : objects_) {
+      if (state_.index.kind(node) != NodeKind::kDirectory) continue;
+      way.clear();
+      for (NodeId at = node; !reached[static_cast<std::size_t>(at)]; at = state_.index.parent(at)) {
+        if (way.size() > objects_.size()) return fail(Errc::kCorrupt, "a circle of directories");
+        way.push_back(at);
+      }
+      for (const NodeId at : way) reached[static_cast<std::size_t>(at)] = true;
+    }
+    return {};
+  }
+
+  // Slot by slot: a run may be listed twice, in the checkpoint and in the journal.
+  void quarantine() NO_THREAD_SAFETY_ANALYSIS {
+    for (const SlotRun run : quarantined_) {
+      const auto first = static_cast<std::uint32_t>(run.first);
+      for (std::uint32_t i = 0; i < run.count && first + i < state_.geometry.slot_count; ++i) {
+        const SlotRun one{SlotId{first + i}, 1};
+        if (state_.slots.claim(one)) state_.slots.quarantine(one);
+      }
+    }
+  }
+
+  Result<void> check_place(const Extent& extent) const {
     const Geometry& geometry = state_.geometry;
     const std::uint64_t first = geometry.slots_offset_bytes / kBlockSizeBytes;
     const std::uint64_t end =
         first + std::uint64_t{geometry.slot_count} * geometry.blocks_per_slot();
+    if (extent.device_block < first ||
+        extent.device_block + units_of(extent.size_bytes, kBlockSizeBytes) > end)
+      return fail(Errc::kCorrupt, "a value outside the slots");
+    return {};
+  }
+
+  // In order, apart, inside one window each, and inside the value.
+  Result<void> check_shape(NodeId node, std::span<const Extent> extents) NO_THREAD_SAFETY_ANALYSIS {
+    if (extents.empty()) return {};
+    if (state_.index.kind(node) != NodeKind::kFile)
+      return fail(Errc::kCorrupt, "a directory or symbolic link with a value");
+    std::uint64_t end_bytes = 0;
+    for (const Extent& extent : extents) {
+      const std::uint64_t start_bytes = std::uint64_t{extent.file_block} * kBlockSizeBytes;
+      const std::uint64_t last_byte = start_bytes + extent.size_bytes - 1;
+      const std::uint32_t window_bytes = state_.geometry.window_size_bytes();
+      if (start_bytes < end_bytes || last_byte / window_bytes != start_bytes / window_bytes)
+        return fail(Errc::kCorrupt, "pieces of a value overlap");
+      end_bytes = last_byte + 1;
+    }
+    if (end_bytes > state_.index.size_bytes(node))
+      return fail(Errc::kCorrupt, "a value has bytes past its size");
+    return {};
+  }
+
+  Result<void> claim_extents(NodeId node) NO_THREAD_SAFETY_ANALYSIS {
     Extent scratch;
     const auto extents = state_.index.extents(node, scratch);
+    if (auto ok = check_shape(node, extents); !ok) return ok;
     for (const Extent& extent : extents)
-      if (extent.device_block < first ||
-          extent.device_block + units_of(extent.size_bytes, kBlockSizeBytes) > end)
-        return fail(Errc::kCorrupt, "a value outside the slots");
+      if (auto ok = check_place(extent); !ok) return ok;
     for (const SlotRun run : state_.runs_of(extents))
       if (!state_.slots.claim(run)) return fail(Errc::kCorrupt, "two values own one slot");
     return {};
@@ -454,13 +510,14 @@ Result<void> reopen(Volume::State& state, const Recovery& recovery) {
   }
   if (state.options.read_only) return {};
   MutexLock checkpoint_lock(state.checkpoint_mutex);
+  // The root that was loaded is the current one, and the damaged one is forgotten next.
+  if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);
   if (recovery.needs_checkpoint()) return run_checkpoint(state, false);
   Superblock next = state.superblock;
   next.clean = false;
   next.current.replay_from = head;
   ++next.sequence;
-  if (auto ok = write_superblock_copies(*state.device, next); !ok) return ok;
-  state.superblock = next;
+  if (auto ok = state.switch_superblock(next); !ok) return ok;
   MutexLock lock(state.mutex);
   state.journal_info.current = {.sequence = next.current.sequence,
                                 .size_bytes = next.current.stream_bytes,

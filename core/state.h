@@ -122,6 +122,11 @@ struct Volume::State {
   [[nodiscard]] Result<void> check_writable() const REQUIRES(mutex);
   void stop_writes(const char* reason) EXCLUDES(mutex);
   void note_fault(FaultRecord fault) EXCLUDES(mutex);
+  // Flushes the device. A failure stops writes: what was written before it may be lost, and a
+  // later flush that succeeds would not tell (core/commit.cc).
+  [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);
+  // Makes `next` the superblock, durably (core/checkpoint.cc).
+  [[nodiscard]] Result<void> switch_superblock(const Superblock& next) REQUIRES(checkpoint_mutex);
   // Appends to what the next block will hold.
   void record(const Record& change) REQUIRES(mutex);
   // Takes everything recorded, for the block about to be made.

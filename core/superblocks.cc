@@ -51,15 +51,13 @@ Result<Superblock> read_superblock(Device& device) {
   return *scan.best;
 }
 
-Result<void> write_superblock_copies(Device& device, const Superblock& superblock) {
+Result<void> write_superblock_half(Device& device, const Superblock& superblock,
+                                   SuperblockHalf half) {
   const std::vector<std::byte> bytes = encode_superblock(superblock);
   const Buffer block = Buffer::from_heap(kBlockSizeBytes);
   std::memcpy(block.data(), bytes.data(), bytes.size());
   const auto offsets = superblock_offsets(superblock.geometry.size_bytes);
-  for (const std::size_t copy : {0, 2})
-    if (auto ok = write_device(device, offsets[copy], block.first(kBlockSizeBytes)); !ok) return ok;
-  if (auto ok = device.flush(); !ok) return ok;
-  for (const std::size_t copy : {1, 3})
+  for (std::size_t copy = half == SuperblockHalf::kFirst ? 0 : 1; copy < offsets.size(); copy += 2)
     if (auto ok = write_device(device, offsets[copy], block.first(kBlockSizeBytes)); !ok) return ok;
   return {};
 }

@@ -13,8 +13,10 @@ namespace kvslot {
 //            format or a device of another size, kIo
 [[nodiscard]] Result<Superblock> read_superblock(Device& device);
 
-// Writes half of the copies, flushes, writes the others: whatever a crash leaves, one valid copy
-// is the old or the new.
-[[nodiscard]] Result<void> write_superblock_copies(Device& device, const Superblock& superblock);
+// Writes half of the copies: the first half, then (after a flush, which is the caller's) the
+// second. Whatever a crash leaves, one valid copy is the old or the new.
+enum class SuperblockHalf : std::uint8_t { kFirst, kSecond };
+[[nodiscard]] Result<void> write_superblock_half(Device& device, const Superblock& superblock,
+                                                 SuperblockHalf half);
 
 }  // namespace kvslot

@@ -66,9 +66,7 @@ Result<void> close_cleanly(Volume::State& state) REQUIRES(state.checkpoint_mutex
   Superblock next = state.superblock;
   next.clean = true;
   ++next.sequence;
-  if (auto ok = write_superblock_copies(*state.device, next); !ok) return ok;
-  state.superblock = next;
-  return {};
+  return state.switch_superblock(next);
 }
 
 }  // namespace
