@@ -3,6 +3,7 @@
 // writes the next; the checkpointer empties the journal in the background.
 #include <kvslot/batcher.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -20,6 +21,17 @@ namespace kvslot {
 namespace {
 
 constexpr std::size_t kJobsTogetherMax = 1024;
+// While the device flushes, changes gather up to this; a larger heap of bytes is better written
+// meanwhile than later.
+constexpr std::uint64_t kGatheredBytesMax = 1 << 20;
+// How often the committer steps back in vain: so often for each companion of the last batch, at
+// least a little, and more where nobody waits for the outcome.
+constexpr std::size_t kVainTurnsPerChange = 128;
+constexpr std::size_t kVainTurnsMin = 32;
+constexpr std::size_t kVainTurnsMinUnawaited = 256;
+constexpr std::size_t kVainTurnsMax = 512;
+// Changes that have gathered enough.
+constexpr std::size_t kGatheredMax = 64;
 using Clock = std::chrono::steady_clock;
 
 struct Job {
@@ -52,6 +64,10 @@ struct Batcher::State {
   std::deque<FlushWait> flushes GUARDED_BY(mutex);
   std::set<std::string, std::less<>> async_keys GUARDED_BY(mutex);
   std::optional<Clock::time_point> unflushed_since GUARDED_BY(mutex);
+  std::uint64_t queued_bytes GUARDED_BY(mutex) = 0;
+  std::size_t last_batch GUARDED_BY(mutex) = 0;  // changes in it
+  std::size_t awaited GUARDED_BY(mutex) = 0;     // queued jobs that somebody waits for
+  bool flushing GUARDED_BY(mutex) = false;
   bool recorded GUARDED_BY(mutex) = false;
   bool checkpoint_wanted GUARDED_BY(mutex) = false;
   bool closing GUARDED_BY(mutex) = false;   // no new jobs
@@ -81,9 +97,14 @@ struct Batcher::State {
       const char* reason = "idle";
       {
         MutexLock lock(mutex);
-        while (queue.empty() && !recorded && !stopping) work.wait(mutex);
-        if (queue.empty() && !recorded) return;
+        while (!has_work() || is_gathering()) {
+          if (stopping && !has_work()) return;
+          work.wait(mutex);
+        }
+        step_back(lock);
         recorded = false;
+        queued_bytes = 0;
+        awaited = 0;
         if (queue.size() > kJobsTogetherMax) reason = "full";
         while (!queue.empty() && jobs.size() < kJobsTogetherMax) {
           if (queue.front().on_flushed || queue.front().durability == Durability::kDurable)
@@ -94,6 +115,33 @@ struct Batcher::State {
       }
       commit(std::move(jobs), reason);
     }
+  }
+
+  [[nodiscard]] bool has_work() const REQUIRES(mutex) { return !queue.empty() || recorded; }
+
+  // Busy: what comes while a flush is under way joins the batch that it lets go.
+  [[nodiscard]] bool is_gathering() const REQUIRES(mutex) {
+    return flushing && queue.size() < kJobsTogetherMax && queued_bytes < kGatheredBytesMax;
+  }
+
+  // Those who were just answered, and those for whom there was no processor, are about to submit
+  // again: they get their turn first, as long as turns bring something. A turn is a yield, so a
+  // busy machine spends it on them and an idle one some nanoseconds: nothing is waited for that
+  // may not come. core/ARCHITECTURE.md has what this brings.
+  void step_back(MutexLock& lock) REQUIRES(mutex) {
+    const std::size_t least = awaited == 0 ? kVainTurnsMinUnawaited : kVainTurnsMin;
+    const std::size_t vain_max =
+        std::clamp(kVainTurnsPerChange * (last_batch - std::min<std::size_t>(last_batch, 1)), least,
+                   kVainTurnsMax);
+    std::size_t vain = 0;
+    while (vain < vain_max && queue.size() < kGatheredMax && queued_bytes < kGatheredBytesMax) {
+      const std::size_t before = queue.size();
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+      vain = queue.size() == before ? vain + 1 : 0;
+    }
+    last_batch = queue.size();
   }
 
   void commit(std::vector<Job> jobs, const char* reason) {
@@ -137,9 +185,15 @@ struct Batcher::State {
         if (flushes.empty() && stopping) return;
         waits.swap(flushes);
         unflushed_since.reset();
+        flushing = true;
       }
       const std::uint64_t target = waits.empty() ? UINT64_MAX : waits.back().sequence;
       const Result<void> flushed = volume.flush_until(target);
+      {
+        MutexLock lock(mutex);
+        flushing = false;
+        work.notify_one();
+      }
       for (FlushWait& wait : waits)
         for (Job& job : wait.jobs) answer(job, flushed);
     }
@@ -182,7 +236,11 @@ struct Batcher::State {
     if (closing || dispatch_fails) return false;
     ++dispatches;
     pending += jobs.size();
-    for (Job& job : jobs) queue.push_back(std::move(job));
+    for (Job& job : jobs) {
+      for (const WindowWrite& write : job.change.writes) queued_bytes += write.size_bytes;
+      if (job.on_flushed || job.durability == Durability::kDurable) ++awaited;
+      queue.push_back(std::move(job));
+    }
     work.notify_one();
     return true;
   }
