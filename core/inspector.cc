@@ -131,10 +131,24 @@ class StateInspector : public Inspector {
 
   std::vector<SlotRecord> slots(std::uint32_t& cursor) const override {
     const std::uint32_t count = state_.geometry.slot_count;
-    if (cursor >= count) return {};
-    const std::uint32_t end = std::min(count, cursor + kSlotsTogether);
-    std::vector<SlotRecord> records = describe_slots(cursor, end);
-    cursor = end;
+    std::vector<SlotRecord> records;
+    // The last run of a stretch may go on behind it, so it is left for the next call, or, when it
+    // is all there is, followed to its end.
+    while (cursor < count && records.size() < 2) {
+      const std::uint32_t end = std::min(count, cursor + kSlotsTogether);
+      for (SlotRecord& record : describe_slots(cursor, end)) {
+        if (!records.empty() && is_same(records.back(), record)) {
+          records.back().run.count += record.run.count;
+        } else {
+          records.push_back(std::move(record));
+        }
+      }
+      cursor = end;
+    }
+    if (cursor < count && records.size() > 1) {
+      cursor = static_cast<std::uint32_t>(records.back().run.first);
+      records.pop_back();
+    }
     return records;
   }
 
@@ -183,6 +197,11 @@ class StateInspector : public Inspector {
     const auto held = state_.holds.find(static_cast<std::uint32_t>(node));
     record.holds = held == state_.holds.end() ? 0 : held->second;
     return record;
+  }
+
+  static bool is_same(const SlotRecord& a, const SlotRecord& b) {
+    return a.state == b.state && a.owner == b.owner && a.owner_is_key == b.owner_is_key &&
+           a.piece == b.piece;
   }
 
   // --- Slots of a stretch. Owners are found by walking the index once for each stretch, so the
