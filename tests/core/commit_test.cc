@@ -171,6 +171,25 @@ TEST_F(CommitTest, AfterFlushesThatFailNothingIsAcknowledgedAndWritesStop) {
   EXPECT_GE(stat("flush_failures"), 1U);
 }
 
+// A failed flush may have lost what was written before it, whoever asked for the flush.
+TEST_F(CommitTest, AFlushThatFailsInACheckpointIsNotForgotten) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    SimulatedDeviceOptions options;
+    options.seed = seed;
+    open(make_device(16 * kMiB, 4096, options));
+    ASSERT_TRUE(put_key(*volume_, "key", "value"));
+    device_->add_fault({.kind = OperationKind::kFlush, .times = 1});
+    EXPECT_FALSE(volume_->checkpoint());
+    std::uint64_t sequence = 0;
+    const bool acknowledged =
+        put_key(*volume_, "later", "x", &sequence) && volume_->flush_until(sequence);
+    crash();
+    if (!acknowledged) continue;
+    EXPECT_EQ(read_key(*volume_, "key"), "value") << "seed " << seed;
+    EXPECT_EQ(read_key(*volume_, "later"), "x") << "seed " << seed;
+  }
+}
+
 TEST_F(CommitTest, EveryStepOfACheckpointMayFailAndTheOneBeforeStaysInForce) {
   ASSERT_TRUE(put_key(*volume_, "key", "value"));
   ASSERT_TRUE(volume_->checkpoint());
