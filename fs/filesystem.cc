@@ -152,6 +152,7 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
     MutexLock lock(file->mutex);
     if (auto done = file->content.truncate(size_bytes); !done) return done;
     file->is_only_emptied = false;
+    file->missing_at.reset();
     file->written_at = wall_clock_ns();
     has_writer = file->writers > 0;
   }
@@ -208,8 +209,8 @@ Result<std::string> Filesystem::xattr(NodeId node, std::string_view name) {
   if (which != "slots") return fail(Errc::kNotFound, "getxattr", ENODATA);
   std::string text;
   for (const SlotRun& run : record->runs) {
-    text += fmt::format("{}{}+{}", text.empty() ? "" : ",", std::to_underlying(run.first),
-                        run.count);
+    text +=
+        fmt::format("{}{}+{}", text.empty() ? "" : ",", std::to_underlying(run.first), run.count);
   }
   return text;
 }

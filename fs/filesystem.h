@@ -33,22 +33,22 @@ struct Caller {
 
 // What stat(2) shows.
 struct FileStatus {
-  NodeInfo info;                     // size and times as the live view has them
+  NodeInfo info;  // size and times as the live view has them
   std::uint64_t allocated_bytes = 0;
-  bool is_settled = true;            // false: a commit may still change the allocation
+  bool is_settled = true;  // false: a commit may still change the allocation
 };
 
 struct StatusChange {
   std::optional<std::uint64_t> size_bytes;
   AttributeChange attributes;
-  bool clears_privileges = false;    // the caller may not keep suid and sgid over a size change
+  bool clears_privileges = false;  // the caller may not keep suid and sgid over a size change
 };
 
 struct OpenMode {
   bool reads = true;
   bool writes = false;
   bool truncates = false;
-  bool syncs = false;                // every write is durable before it is answered
+  bool syncs = false;  // every write is durable before it is answered
   bool clears_privileges = false;
 };
 
@@ -60,7 +60,7 @@ struct OpenFile {
   LiveFileRef file;
   bool writes = false;
   bool syncs = false;
-  std::uint64_t errors_seen = 0;     // of LiveFile::error_count; guarded by the file's lock
+  std::uint64_t errors_seen = 0;  // of LiveFile::error_count; guarded by the file's lock
 };
 
 struct FilesystemCounters {
@@ -109,7 +109,13 @@ class Filesystem {
   // Commits a file that nobody has open.
   void commit(NodeId node);
   void sync_all(Done done) { publisher_.sync_all(std::move(done)); }
-  enum class Allocate : std::uint8_t { kReserve, kReserveKeepSize, kPunchHole, kZero, kZeroKeepSize };
+  enum class Allocate : std::uint8_t {
+    kReserve,
+    kReserveKeepSize,
+    kPunchHole,
+    kZero,
+    kZeroKeepSize
+  };
   Result<void> allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
                         std::uint64_t length_bytes);
   Result<std::uint64_t> seek(const OpenFile& handle, std::uint64_t offset_bytes, bool data);

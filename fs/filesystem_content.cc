@@ -57,6 +57,8 @@ Result<std::unique_ptr<OpenFile>> Filesystem::open(NodeId node, const OpenMode& 
       const bool was_empty = file->content.size_bytes() == 0;
       if (auto done = file->content.truncate(0); !done) return fail(done);
       if (!was_empty) file->is_only_emptied = true;
+      if (file->content.stored_size_bytes() > 0) file->is_rewrite = true;
+      file->missing_at.reset();
     }
     ++file->handles;
     if (mode.writes) ++file->writers;
@@ -83,21 +85,32 @@ void Filesystem::note_truncation(LiveFile& file, bool clears_privileges) {
       return;
     }
   }
-  (void)volume_.set_attributes(file.node, {.mode = {}, .uid = {}, .gid = {}, .atime_ns = {},
-                                           .mtime_ns = now, .ctime_ns = now, .record = true});
+  (void)volume_.set_attributes(file.node, {.mode = {},
+                                           .uid = {},
+                                           .gid = {},
+                                           .atime_ns = {},
+                                           .mtime_ns = now,
+                                           .ctime_ns = now,
+                                           .record = true});
 }
 
 void Filesystem::release(std::unique_ptr<OpenFile> handle) {
   ++counters_.releases;
   const LiveFileRef& file = handle->file;
   bool commits = false;
+  bool abandons = false;
   {
     MutexLock lock(file->mutex);
     --file->handles;
     if (handle->writes) --file->writers;
-    commits = handle->writes && file->content.needs_commit();
+    abandons = handle->writes && file->writers == 0 && file->missing_at;
+    // Where somebody else has it open for writing, that one's close is the commit point.
+    commits = handle->writes && file->writers == 0 && file->content.needs_commit();
   }
-  if (commits) publisher_.commit(file);
+  if (abandons)
+    publisher_.abandon(file);
+  else if (commits)
+    publisher_.commit(file);
   files_.drop_if_idle(file);
 }
 
@@ -111,8 +124,13 @@ void Filesystem::drop_privileges(LiveFile& file) {
   if (!info) return;
   const std::uint32_t mode = without_privileges(info->attributes.mode);
   if (mode == info->attributes.mode) return;
-  (void)volume_.set_attributes(file.node, {.mode = mode, .uid = {}, .gid = {}, .atime_ns = {},
-                                           .mtime_ns = {}, .ctime_ns = {}, .record = true});
+  (void)volume_.set_attributes(file.node, {.mode = mode,
+                                           .uid = {},
+                                           .gid = {},
+                                           .atime_ns = {},
+                                           .mtime_ns = {},
+                                           .ctime_ns = {},
+                                           .record = true});
 }
 
 // ---- Reading
@@ -120,10 +138,10 @@ void Filesystem::drop_privileges(LiveFile& file) {
 Result<void> Filesystem::read_pieces(LiveFile& file, const std::vector<DevicePiece>& pieces,
                                      Bytes target) {
   for (const DevicePiece& piece : pieces) {
-    const auto view =
-        piece.placed ? volume_.read_placed(file.node, *piece.placed, piece.window_offset,
-                                           static_cast<std::uint32_t>(piece.size_bytes))
-                     : volume_.read(file.node, piece.file_offset_bytes, piece.size_bytes);
+    const auto view = piece.placed
+                          ? volume_.read_placed(file.node, *piece.placed, piece.window_offset,
+                                                static_cast<std::uint32_t>(piece.size_bytes))
+                          : volume_.read(file.node, piece.file_offset_bytes, piece.size_bytes);
     if (!view) return fail(view);
     copy_view(*view, target.subspan(piece.target_offset, piece.size_bytes));
   }
@@ -214,18 +232,26 @@ Result<std::uint64_t> Filesystem::seek(const OpenFile& handle, std::uint64_t off
 Result<void> Filesystem::write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
                                    LiveContent::Memory memory) {
   MutexLock lock(file.mutex);
-  if (auto done = file.content.write(offset_bytes, bytes, memory); !done) return done;
+  if (auto done = file.content.write(offset_bytes, bytes, memory); !done) {
+    if (done.error().code == Errc::kNoSpace && file.is_rewrite) file.missing_at = offset_bytes;
+    return done;
+  }
+  if (file.missing_at && offset_bytes <= *file.missing_at &&
+      offset_bytes + bytes.size() > *file.missing_at) {
+    file.missing_at.reset();
+  }
   file.is_only_emptied = false;
   file.written_at = wall_clock_ns();
   return {};
 }
 
-void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> result,
-                              Done done) {
+void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done) {
   if (!result) return done(std::move(result));
   publisher_.spill_if_large(file);
-  if (syncs) publisher_.commit(file, {.durable = true, .done = std::move(done)});
-  else done({});
+  if (syncs)
+    publisher_.commit(file, {.until = CommitWaiter::Until::kDurable, .done = std::move(done)});
+  else
+    done({});
 }
 
 void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
@@ -287,8 +313,8 @@ void Filesystem::serve_parked() {
   is_serving_parked_ = false;
 }
 
-Result<void> Filesystem::allocate(const OpenFile& handle, Allocate what,
-                                  std::uint64_t offset_bytes, std::uint64_t length_bytes) {
+Result<void> Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
+                                  std::uint64_t length_bytes) {
   LiveFile& file = *handle.file;
   MutexLock lock(file.mutex);
   LiveContent& content = file.content;
@@ -351,17 +377,17 @@ void Filesystem::flush(OpenFile& handle, Done done) {
     return done(std::unexpected(*error));
   }
   bool is_only_emptied = false;
+  bool is_incomplete = false;
   {
     MutexLock lock(handle.file->mutex);
     is_only_emptied = handle.file->is_only_emptied;
+    is_incomplete = handle.file->missing_at.has_value();
   }
+  if (is_incomplete) return done(fail(Errc::kNoSpace, "close: the value is not complete", ENOSPC));
   if (is_only_emptied) return done({});  // shells do so before they write; release commits it
-  if (options_.sync) {
-    publisher_.commit(handle.file, {.durable = true, .done = reporting_to(handle, std::move(done))});
-    return;
-  }
-  publisher_.commit(handle.file);
-  done({});
+  // By default close returns once it is settled what is stored; it is on its way then.
+  const auto until = options_.sync ? CommitWaiter::Until::kDurable : CommitWaiter::Until::kStarted;
+  publisher_.commit(handle.file, {.until = until, .done = reporting_to(handle, std::move(done))});
 }
 
 void Filesystem::commit(NodeId node) {
@@ -377,7 +403,8 @@ void Filesystem::fsync(OpenFile& handle, Done done) {
     publisher_.commit(handle.file);
     return done(std::unexpected(*error));
   }
-  publisher_.commit(handle.file, {.durable = true, .done = reporting_to(handle, std::move(done))});
+  publisher_.commit(handle.file, {.until = CommitWaiter::Until::kDurable,
+                                  .done = reporting_to(handle, std::move(done))});
 }
 
 }  // namespace kvslot

@@ -126,7 +126,8 @@ std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
   } else {
     std::string value;
     std::ifstream file("/sys/module/fuse/parameters/enable_uring");
-    if (!(file >> value)) reason = "this kernel has no FUSE over io_uring";
+    if (!(file >> value))
+      reason = "this kernel has no FUSE over io_uring";
     else if (value != "Y" && value != "1")
       reason = "/sys/module/fuse/parameters/enable_uring is N";
   }
@@ -153,9 +154,10 @@ std::expected<void, std::string> detach_dead_mount(const std::string& directory)
   return {};
 }
 
-std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(
-    const MountOptions& options, const Transport& transport, bool as_block_device,
-    void* context) {
+std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(const MountOptions& options,
+                                                                       const Transport& transport,
+                                                                       bool as_block_device,
+                                                                       void* context) {
   fuse_set_log_func(keep_words);
   fuse_args arguments{};
   const std::string list = option_list(options, transport, as_block_device);
@@ -171,9 +173,9 @@ std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(
   }
   if (fuse_session_mount(session, options.mount_point.c_str()) != 0) {
     fuse_session_destroy(session);
-    return std::unexpected(fmt::format(
-        "{}: cannot be mounted on: {}", options.mount_point,
-        words_or("is /dev/fuse there, and is this user allowed to mount?")));
+    return std::unexpected(
+        fmt::format("{}: cannot be mounted on: {}", options.mount_point,
+                    words_or("is /dev/fuse there, and is this user allowed to mount?")));
   }
   if (!is_connected(session)) {
     unmount_lazily(options.mount_point);

@@ -12,8 +12,7 @@ std::vector<MissingBase> LiveContent::missing_base() const {
   std::vector<MissingBase> missing;
   for (const auto& [number, window] : windows_) {
     if (is_complete(number, window)) continue;
-    MissingBase base{
-        .window = number, .size_bytes = visible_below(number), .placed = std::nullopt};
+    MissingBase base{.window = number, .size_bytes = visible_below(number), .placed = std::nullopt};
     if (const auto placed = placed_.find(number); placed != placed_.end()) {
       base.placed = placed->second.at;
     }
@@ -34,8 +33,8 @@ void LiveContent::fill_base(std::uint32_t number, ConstBytes base) {
     set_buffer(window, std::move(grown));
   }
   for (const Range& gap : window.dirty.gaps(0, used)) {
-    const std::uint64_t from_base =
-        std::clamp<std::uint64_t>(std::min<std::uint64_t>(visible, base.size()), gap.begin, gap.end);
+    const std::uint64_t from_base = std::clamp<std::uint64_t>(
+        std::min<std::uint64_t>(visible, base.size()), gap.begin, gap.end);
     std::byte* const data = window.data.data();
     if (from_base > gap.begin) {
       std::memcpy(data + gap.begin, base.data() + gap.begin, from_base - gap.begin);
@@ -113,9 +112,12 @@ ContentChange LiveContent::begin_spill(std::uint64_t size_bytes_max, bool all) {
 
 void LiveContent::finish(ContentChange& change) {
   ++generation_;
-  if (!change.result) finish_failed(change);
-  else if (change.place_only) finish_spill(change);
-  else finish_commit(change);
+  if (!change.result)
+    finish_failed(change);
+  else if (change.place_only)
+    finish_spill(change);
+  else
+    finish_commit(change);
   in_flight_.clear();
   in_flight_version_.reset();
   in_flight_slots_ = 0;

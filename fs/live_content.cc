@@ -42,14 +42,30 @@ LiveContent::LiveContent(Volume& volume, NodeId node, std::uint64_t stored_size_
       version_(is_stored ? 0 : 1) {}
 
 LiveContent::~LiveContent() {
-  std::uint32_t slots = extra_slots_;
+  give_back_everything();
+  give_slots(extra_slots_);
+}
+
+void LiveContent::give_back_everything() {
+  std::uint32_t slots = 0;
   for (const auto& [number, window] : windows_) slots += window.reserved_slots;
-  if (slots > 0) volume_.unreserve_slots(slots);
+  give_slots(slots);
   std::vector<PlacedWindow> abandoned;
   for (auto& [number, placed] : placed_) {
     if (!placed.in_flight) abandoned.push_back(std::move(placed.at));
   }
   if (!abandoned.empty()) volume_.discard_placed(abandoned);
+}
+
+void LiveContent::revert() {
+  give_back_everything();
+  windows_.clear();
+  placed_.clear();
+  buffered_bytes_ = 0;
+  live_slots_ = 0;
+  size_bytes_ = base_size_bytes_ = stored_size_bytes_;
+  committed_version_ = ++version_;
+  ++generation_;
 }
 
 bool LiveContent::is_plain() const {
@@ -250,8 +266,10 @@ Result<void> LiveContent::cut(std::uint64_t size_bytes) {
     freed += at->second.reserved_slots;
   }
   std::uint32_t slots = 0;
-  if (is_cut) slots = slots_for(keep);
-  else if (is_known) slots = found->second.reserved_slots;
+  if (is_cut)
+    slots = slots_for(keep);
+  else if (is_known)
+    slots = found->second.reserved_slots;
   const auto flight = is_known ? std::nullopt : in_flight(number);
   Buffer copied;
   if (is_cut && flight) copied = take_buffer(volume_, keep, Memory::kPoolOrHeap);
@@ -382,8 +400,7 @@ void LiveContent::read_below(std::uint32_t number, std::uint32_t begin, Bytes ta
 }
 
 void LiveContent::read_window(std::uint32_t number, std::uint32_t begin, Bytes target,
-                              std::size_t target_offset,
-                              std::vector<DevicePiece>& pieces) const {
+                              std::size_t target_offset, std::vector<DevicePiece>& pieces) const {
   const std::uint64_t end = begin + target.size();
   const auto copy_from = [&](const std::byte* data, std::uint32_t used) {
     const std::size_t size = begin < used ? std::min<std::size_t>(target.size(), used - begin) : 0;

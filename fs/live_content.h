@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kFileSizeBytesMax =
 
 // Bytes that only the device has, and where a reader puts them.
 struct DevicePiece {
-  std::size_t target_offset = 0;       // in the reader's buffer
+  std::size_t target_offset = 0;  // in the reader's buffer
   std::size_t size_bytes = 0;
   std::uint64_t file_offset_bytes = 0;
   std::optional<PlacedWindow> placed;  // unset: from the stored value
@@ -59,8 +59,8 @@ class LiveContent {
   Result<void> zero(std::uint64_t offset_bytes, std::uint64_t length_bytes);
   // Makes sure of space for later writes to the range; given back when this object goes.
   Result<void> reserve(std::uint64_t offset_bytes, std::uint64_t length_bytes);
-  // Marks a new file: dirty although it has no bytes.
-  void touch() { ++version_; }
+  // Forgets everything that is not stored. Requires that nothing is in flight.
+  void revert();
 
   // Copies what memory knows of [offset, offset + target.size()) and returns what it does not.
   // The caller has limited the range to size_bytes().
@@ -69,6 +69,7 @@ class LiveContent {
   [[nodiscard]] Result<std::uint64_t> seek(std::uint64_t offset_bytes, bool data) const;
 
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  [[nodiscard]] std::uint64_t stored_size_bytes() const { return stored_size_bytes_; }
   [[nodiscard]] std::uint64_t allocated_bytes() const;
   [[nodiscard]] std::uint64_t buffered_bytes() const { return buffered_bytes_; }
   [[nodiscard]] bool is_dirty() const { return version_ != committed_version_; }
@@ -94,16 +95,16 @@ class LiveContent {
  private:
   struct Window {
     Buffer data;
-    std::uint32_t used = 0;            // bytes before this are in `data` or shine through
+    std::uint32_t used = 0;  // bytes before this are in `data` or shine through
     std::uint32_t reserved_slots = 0;
-    bool hides_below = false;          // [0, used) is all here, the rest is zeros
-    RangeSet dirty;                    // where !hides_below: what is here
+    bool hides_below = false;  // [0, used) is all here, the rest is zeros
+    RangeSet dirty;            // where !hides_below: what is here
   };
   struct Placed {
     PlacedWindow at;
-    std::uint32_t visible = 0;         // bytes not cut off since
+    std::uint32_t visible = 0;  // bytes not cut off since
     std::uint32_t slots = 0;
-    bool in_flight = false;            // named by the change in flight: not ours to discard
+    bool in_flight = false;  // named by the change in flight: not ours to discard
   };
   struct InFlight {
     const std::byte* data = nullptr;
@@ -147,6 +148,7 @@ class LiveContent {
                    std::size_t target_offset, std::vector<DevicePiece>& pieces) const;
   void read_below(std::uint32_t number, std::uint32_t begin, Bytes target,
                   std::size_t target_offset, std::vector<DevicePiece>& pieces) const;
+  void give_back_everything();
   void add_holes(ContentChange& change) const;
   void fly(ContentChange& change);
   void finish_commit(const ContentChange& change);
@@ -159,7 +161,7 @@ class LiveContent {
   const std::uint32_t slot_size_bytes_;
 
   std::uint64_t size_bytes_;
-  std::uint64_t base_size_bytes_;      // of the stored value: what no truncation has cut off
+  std::uint64_t base_size_bytes_;  // of the stored value: what no truncation has cut off
   std::uint64_t stored_size_bytes_;
   std::uint64_t stored_allocated_bytes_;
   std::map<std::uint32_t, Window> windows_;
@@ -173,10 +175,10 @@ class LiveContent {
   std::optional<std::uint64_t> in_flight_version_;  // unset while spilling
   std::uint64_t generation_ = 0;
   std::uint64_t buffered_bytes_ = 0;
-  std::uint64_t live_slots_ = 0;       // reserved by windows_, held by in_flight_ and placed_
+  std::uint64_t live_slots_ = 0;  // reserved by windows_, held by in_flight_ and placed_
   std::uint32_t in_flight_slots_ = 0;
-  std::uint32_t extra_slots_ = 0;      // from reserve()
-  RangeSet reserved_windows_;          // which windows extra_slots_ stand for
+  std::uint32_t extra_slots_ = 0;  // from reserve()
+  RangeSet reserved_windows_;      // which windows extra_slots_ stand for
 };
 
 }  // namespace kvslot

@@ -70,6 +70,20 @@ void LiveFiles::drop_if_idle(const LiveFileRef& file) {
   home.files.erase(static_cast<std::uint32_t>(file->node));
 }
 
+void LiveFiles::mark_stale(NodeId node) {
+  MutexLock lock(stale_mutex_);
+  stale_.insert(static_cast<std::uint32_t>(node));
+  stale_count_ = stale_.size();
+}
+
+bool LiveFiles::take_stale(NodeId node) {
+  if (stale_count_ == 0) return false;
+  MutexLock lock(stale_mutex_);
+  const bool found = stale_.erase(static_cast<std::uint32_t>(node)) > 0;
+  stale_count_ = stale_.size();
+  return found;
+}
+
 std::vector<LiveFileRef> LiveFiles::all() const {
   std::vector<LiveFileRef> result;
   for (const Shard& part : shards_) {

@@ -9,11 +9,13 @@
 #include <kvslot/volume.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "fs/live_content.h"
@@ -24,7 +26,12 @@ using Done = std::function<void(Result<void> result)>;
 
 // Somebody who waits for a commit. Called once, under no lock.
 struct CommitWaiter {
-  bool durable = false;
+  enum class Until : std::uint8_t {
+    kStarted,  // what is to be stored is settled: later writes are no part of it
+    kWritten,
+    kDurable,
+  };
+  Until until = Until::kStarted;
   Done done;
   bool needs_barrier = true;  // the commit alone does not cover all that was asked for
 };
@@ -40,20 +47,24 @@ struct LiveFile {
   const NodeId node;
   Mutex mutex;
   LiveContent content GUARDED_BY(mutex);
-  std::uint32_t handles GUARDED_BY(mutex) = 0;   // open
-  std::uint32_t writers GUARDED_BY(mutex) = 0;   // of these, for writing
-  std::uint32_t pins GUARDED_BY(mutex) = 0;      // calls that work with it without a handle
-  bool is_dropped GUARDED_BY(mutex) = false;     // no longer in the table: look it up again
+  std::uint32_t handles GUARDED_BY(mutex) = 0;  // open
+  std::uint32_t writers GUARDED_BY(mutex) = 0;  // of these, for writing
+  std::uint32_t pins GUARDED_BY(mutex) = 0;     // calls that work with it without a handle
+  bool is_dropped GUARDED_BY(mutex) = false;    // no longer in the table: look it up again
 
   // A commit or a spill is being prepared or is in flight; `wanted`: another one comes after it.
   bool is_busy GUARDED_BY(mutex) = false;
-  bool is_spilling GUARDED_BY(mutex) = false;
   bool is_wanted GUARDED_BY(mutex) = false;
-  std::vector<CommitWaiter> waiting_now GUARDED_BY(mutex);
-  std::vector<CommitWaiter> waiting_next GUARDED_BY(mutex);
+  std::vector<CommitWaiter> waiting_now GUARDED_BY(mutex);   // for the commit in flight
+  std::vector<CommitWaiter> waiting_next GUARDED_BY(mutex);  // for the next one to begin
 
   // Created or emptied by an open, and nothing written since: not worth a commit at flush.
   bool is_only_emptied GUARDED_BY(mutex);
+  // An open with O_TRUNC hid a stored value that no commit has replaced yet. Where a write of the
+  // new one did not fit, the old one comes back at the last close, unless that write is made good.
+  bool is_rewrite GUARDED_BY(mutex) = false;
+  std::optional<std::uint64_t> missing_at GUARDED_BY(mutex);
+  bool is_abandoned GUARDED_BY(mutex) = false;         // reverts once the change in flight is back
   bool has_lost_privileges GUARDED_BY(mutex) = false;  // suid and sgid were cleared by a write
 
   // Of the last write, until a commit or utimens records them.
@@ -84,6 +95,10 @@ class LiveFiles {
 
   [[nodiscard]] std::vector<LiveFileRef> all() const;
 
+  // Content changed behind the kernel's back: its next open must not keep what is cached.
+  void mark_stale(NodeId node);
+  [[nodiscard]] bool take_stale(NodeId node);
+
  private:
   static constexpr std::size_t kShards = 32;
   struct Shard {
@@ -97,6 +112,9 @@ class LiveFiles {
 
   Volume& volume_;
   std::array<Shard, kShards> shards_;
+  std::atomic<std::size_t> stale_count_ = 0;
+  Mutex stale_mutex_;
+  std::unordered_set<std::uint32_t> stale_ GUARDED_BY(stale_mutex_);
 };
 
 // A pin that ends with its scope.

@@ -24,18 +24,35 @@ constexpr std::uint64_t kStagingBytesMax = std::uint64_t{64} << 30;
 
 // For the kernel, by way of libfuse.
 constexpr std::array<std::string_view, 10> kKernelOptions = {
-    "suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "nodiratime", "dirsync",
-    "norelatime"};
+    "suid",   "nosuid",  "dev",        "nodev",   "exec",
+    "noexec", "noatime", "nodiratime", "dirsync", "norelatime"};
 
 // For mount(8), systemd and fstab; or what we do anyway.
-constexpr std::array<std::string_view, 22> kIgnoredOptions = {
-    "rw",      "async",    "defaults", "auto",    "noauto",      "user",
-    "nouser",  "users",    "nousers",  "owner",   "noowner",     "group",
-    "nogroup", "nofail",   "_netdev",  "atime",   "diratime",    "relatime",
-    "default_permissions", "strictatime", "silent", "loud"};
+constexpr std::array<std::string_view, 22> kIgnoredOptions = {"rw",
+                                                              "async",
+                                                              "defaults",
+                                                              "auto",
+                                                              "noauto",
+                                                              "user",
+                                                              "nouser",
+                                                              "users",
+                                                              "nousers",
+                                                              "owner",
+                                                              "noowner",
+                                                              "group",
+                                                              "nogroup",
+                                                              "nofail",
+                                                              "_netdev",
+                                                              "atime",
+                                                              "diratime",
+                                                              "relatime",
+                                                              "default_permissions",
+                                                              "strictatime",
+                                                              "silent",
+                                                              "loud"};
 
-constexpr std::array<std::string_view, 6> kIgnoredPrefixes = {"x-",     "X-",       "comment=",
-                                                              "user=",  "subtype=", "fsname="};
+constexpr std::array<std::string_view, 6> kIgnoredPrefixes = {
+    "x-", "X-", "comment=", "user=", "subtype=", "fsname="};
 
 template <typename Number>
 std::expected<Number, std::string> parse_number(std::string_view name, std::string_view text,
@@ -44,10 +61,9 @@ std::expected<Number, std::string> parse_number(std::string_view name, std::stri
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size() ||
       value > max) {
-    return std::unexpected(fmt::format("option {}={}: takes {} number up to {}", name, text,
-                                       base == 8 ? "an octal" : "a",
-                                       base == 8 ? fmt::format("{:o}", max)
-                                                 : fmt::format("{}", max)));
+    return std::unexpected(fmt::format(
+        "option {}={}: takes {} number up to {}", name, text, base == 8 ? "an octal" : "a",
+        base == 8 ? fmt::format("{:o}", max) : fmt::format("{}", max)));
   }
   return value;
 }
@@ -101,11 +117,10 @@ Parsed parse_valued(std::string_view name, std::string_view value, MountOptions&
                                             options.transport);
   }
   if (name == "readdirplus") {
-    return parse_choice<ReaddirPlus, 3>(name, value,
-                                        {{{"auto", ReaddirPlus::kAuto},
-                                          {"yes", ReaddirPlus::kYes},
-                                          {"no", ReaddirPlus::kNo}}},
-                                        options.readdirplus);
+    return parse_choice<ReaddirPlus, 3>(
+        name, value,
+        {{{"auto", ReaddirPlus::kAuto}, {"yes", ReaddirPlus::kYes}, {"no", ReaddirPlus::kNo}}},
+        options.readdirplus);
   }
   if (name == "engine") {
     return parse_choice<EngineChoice, 3>(name, value,
@@ -131,15 +146,20 @@ Parsed parse_one(std::string_view option, MountOptions& options) {
   const std::size_t equals = option.find('=');
   if (equals != std::string_view::npos) {
     bool is_known = false;
-    auto parsed = parse_valued(option.substr(0, equals), option.substr(equals + 1), options,
-                               is_known);
+    auto parsed =
+        parse_valued(option.substr(0, equals), option.substr(equals + 1), options, is_known);
     if (is_known) return parsed;
   }
-  if (option == "ro") options.read_only = true;
-  else if (option == "rw") options.read_only = false;
-  else if (option == "sync") options.sync = true;
-  else if (option == "async") options.sync = false;
-  else if (option == "allow_other") options.allow_other = true;
+  if (option == "ro")
+    options.read_only = true;
+  else if (option == "rw")
+    options.read_only = false;
+  else if (option == "sync")
+    options.sync = true;
+  else if (option == "async")
+    options.sync = false;
+  else if (option == "allow_other")
+    options.allow_other = true;
   else if (option == "cache") {
     return std::unexpected("option cache: not available yet; leave it out");
   } else if (std::ranges::find(kKernelOptions, option) != kKernelOptions.end()) {
@@ -149,16 +169,15 @@ Parsed parse_one(std::string_view option, MountOptions& options) {
              std::ranges::none_of(kIgnoredPrefixes, [option](std::string_view prefix) {
                return option.starts_with(prefix);
              })) {
-    return std::unexpected(fmt::format(
-        "option {}: unknown; kvslot mount --help lists the options", option));
+    return std::unexpected(
+        fmt::format("option {}: unknown; kvslot mount --help lists the options", option));
   }
   return {};
 }
 
 }  // namespace
 
-std::expected<void, std::string> parse_mount_options(std::string_view text,
-                                                     MountOptions& options) {
+std::expected<void, std::string> parse_mount_options(std::string_view text, MountOptions& options) {
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t comma = rest.find(',');
     const std::string_view option = rest.substr(0, comma);
@@ -173,13 +192,13 @@ std::expected<void, std::string> parse_mount_options(std::string_view text,
 
 std::expected<std::uint64_t, std::string> parse_size(std::string_view text) {
   const auto bad = [text] {
-    return std::unexpected(
-        fmt::format("{}: not a size; write 65536, 4K, 256M, 2G or 1T", text));
+    return std::unexpected(fmt::format("{}: not a size; write 65536, 4K, 256M, 2G or 1T", text));
   };
   std::uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ec != std::errc{}) return bad();
-  std::string_view unit(result.ptr, static_cast<std::size_t>(text.data() + text.size() - result.ptr));
+  std::string_view unit(result.ptr,
+                        static_cast<std::size_t>(text.data() + text.size() - result.ptr));
   unsigned shift = 0;
   if (!unit.empty() && unit != "B") {
     constexpr std::string_view kUnits = "KMGT";

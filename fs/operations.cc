@@ -93,8 +93,8 @@ void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, NodeKind
     fuse_reply_err(request, EPERM);
     return;
   }
-  const auto status = filesystem(request).make(node_id(parent), name, kind, mode,
-                                               caller_of(request), target);
+  const auto status =
+      filesystem(request).make(node_id(parent), name, kind, mode, caller_of(request), target);
   if (!status) return reply_error(request, status.error());
   reply_entry(request, *status);
 }
@@ -109,8 +109,7 @@ void op_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
     return;
   }
   Filesystem& target = filesystem(request);
-  const auto status =
-      target.make(node_id(parent), name, NodeKind::kFile, mode, caller_of(request));
+  const auto status = target.make(node_id(parent), name, NodeKind::kFile, mode, caller_of(request));
   if (!status) return reply_error(request, status.error());
   target.commit(status->info.node);  // no close will come
   reply_entry(request, *status);
@@ -147,8 +146,10 @@ void op_rename(fuse_req_t request, fuse_ino_t from, const char* from_name, fuse_
     return;
   }
   RenameMode mode = RenameMode::kReplace;
-  if (flags == RENAME_NOREPLACE) mode = RenameMode::kNoReplace;
-  else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
+  if (flags == RENAME_NOREPLACE)
+    mode = RenameMode::kNoReplace;
+  else if (flags == RENAME_EXCHANGE)
+    mode = RenameMode::kExchange;
   else if (flags != 0) {
     fuse_reply_err(request, EINVAL);
     return;
@@ -229,9 +230,12 @@ void op_statfs(fuse_req_t request, fuse_ino_t) {
 }
 
 void reply_text(fuse_req_t request, const std::string& text, std::size_t size) {
-  if (size == 0) fuse_reply_xattr(request, text.size());
-  else if (size < text.size()) fuse_reply_err(request, ERANGE);
-  else fuse_reply_buf(request, text.data(), text.size());
+  if (size == 0)
+    fuse_reply_xattr(request, text.size());
+  else if (size < text.size())
+    fuse_reply_err(request, ERANGE);
+  else
+    fuse_reply_buf(request, text.data(), text.size());
 }
 
 void op_getxattr(fuse_req_t request, fuse_ino_t node, const char* name, std::size_t size) {
@@ -253,8 +257,7 @@ void op_setxattr(fuse_req_t request, fuse_ino_t node, const char* name, const ch
   auto mode = Volume::XattrMode::kAny;
   if ((flags & XATTR_CREATE) != 0) mode = Volume::XattrMode::kCreate;
   if ((flags & XATTR_REPLACE) != 0) mode = Volume::XattrMode::kReplace;
-  reply_result(request,
-               filesystem(request).set_xattr(node_id(node), name, {value, size}, mode));
+  reply_result(request, filesystem(request).set_xattr(node_id(node), name, {value, size}, mode));
 }
 
 void op_listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size) {

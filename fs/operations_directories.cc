@@ -37,14 +37,14 @@ Result<bool> add_dots(fuse_req_t request, NodeId directory, off_t offset, EntryB
   if (offset < kCookieOfDotDot) {
     const auto self = target.volume().stat(directory);
     if (!self) return fail(self);
-    const auto parent = target.volume().stat(
-        self->parent == NodeId::kNone ? directory : self->parent);
+    const auto parent =
+        target.volume().stat(self->parent == NodeId::kNone ? directory : self->parent);
     if (!parent) return fail(parent);
     if (!entries.add("..", brief_stat(std::to_underlying(parent->id), S_IFDIR), kCookieOfDotDot))
       return false;
   }
-  const bool shows_control = directory == NodeId::kRoot &&
-                             target.options().control == ControlDirectory::kVisible;
+  const bool shows_control =
+      directory == NodeId::kRoot && target.options().control == ControlDirectory::kVisible;
   if (offset < kCookieOfControl && shows_control) {
     return entries.add(kControlDirectoryName, brief_stat(kControlDirectoryNode, S_IFDIR),
                        kCookieOfControl);
@@ -57,8 +57,8 @@ bool add_entry(fuse_req_t request, NodeId directory, const DirectoryEntry& entry
                EntryBuffer& entries) {
   const off_t cookie = static_cast<off_t>(entry.cookie) + kCookieOfControl;
   if (!is_plus) {
-    return entries.add(entry.name,
-                       brief_stat(std::to_underlying(entry.id), type_of(entry.kind)), cookie);
+    return entries.add(entry.name, brief_stat(std::to_underlying(entry.id), type_of(entry.kind)),
+                       cookie);
   }
   Filesystem& target = filesystem(request);
   const auto status = target.lookup(directory, entry.name);  // holds the node

@@ -20,13 +20,13 @@ OpenMode open_mode(fuse_req_t request, const fuse_file_info& info) {
   mode.truncates = (info.flags & O_TRUNC) != 0;
   // The kernel follows a synchronous write with FSYNC, except when it is direct.
   mode.syncs = (info.flags & O_DIRECT) != 0 && (info.flags & (O_SYNC | O_DSYNC)) != 0;
-  mode.clears_privileges = context_of(request).has_killpriv_v2 ? clears_privileges(info)
-                                                               : caller_of(request).uid != 0;
+  mode.clears_privileges =
+      context_of(request).has_killpriv_v2 ? clears_privileges(info) : caller_of(request).uid != 0;
   return mode;
 }
 
-void fill_open_reply(fuse_file_info& info, std::unique_ptr<OpenFile> handle) {
-  info.keep_cache = 1;
+void fill_open_reply(fuse_req_t request, fuse_file_info& info, std::unique_ptr<OpenFile> handle) {
+  info.keep_cache = filesystem(request).files().take_stale(handle->file->node) ? 0 : 1;
   info.noflush = handle->writes ? 0 : 1;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 15)
   info.parallel_direct_writes = 1;
@@ -43,7 +43,7 @@ void op_open(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
   Filesystem& target = filesystem(request);
   auto handle = target.open(node_id(node), open_mode(request, *info));
   if (!handle) return reply_error(request, handle.error());
-  fill_open_reply(*info, std::move(*handle));
+  fill_open_reply(request, *info, std::move(*handle));
   if (fuse_reply_open(request, info) != 0) take_back(target, *info);
 }
 
@@ -51,8 +51,8 @@ Result<FileStatus> make_or_find(fuse_req_t request, fuse_ino_t parent, const cha
                                 mode_t mode, const fuse_file_info& info) {
   Filesystem& target = filesystem(request);
   auto status = target.make(node_id(parent), name, NodeKind::kFile, mode, caller_of(request));
-  const bool may_exist = (info.flags & O_EXCL) == 0 &&
-                         !Filesystem::is_control_name(node_id(parent), name);
+  const bool may_exist =
+      (info.flags & O_EXCL) == 0 && !Filesystem::is_control_name(node_id(parent), name);
   if (status || status.error().code != Errc::kExists || !may_exist) return status;
   return target.lookup(node_id(parent), name);  // somebody made it since the kernel looked
 }
@@ -71,7 +71,7 @@ void op_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
     target.forget(status->info.node, 1);
     return reply_error(request, handle.error());
   }
-  fill_open_reply(*info, std::move(*handle));
+  fill_open_reply(request, *info, std::move(*handle));
   const fuse_entry_param entry = to_entry(target.options(), *status);
   if (fuse_reply_create(request, &entry, info) != 0) {
     take_back(target, *info);
@@ -89,8 +89,8 @@ void op_read(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset
                            });
 }
 
-void op_write(fuse_req_t request, fuse_ino_t node, const char* data, std::size_t size,
-              off_t offset, fuse_file_info* info) {
+void op_write(fuse_req_t request, fuse_ino_t node, const char* data, std::size_t size, off_t offset,
+              fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_write(request, {data, size}, *info);
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size);
   filesystem(request).write(handle_of(info), static_cast<std::uint64_t>(offset), bytes,
@@ -155,8 +155,7 @@ void op_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, o
                                                      static_cast<std::uint64_t>(length)));
 }
 
-void op_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
-              fuse_file_info* info) {
+void op_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_file_info* info) {
   if (is_pseudo(node) || (whence != SEEK_DATA && whence != SEEK_HOLE)) {
     fuse_reply_err(request, EINVAL);
     return;
@@ -165,8 +164,8 @@ void op_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
     fuse_reply_err(request, ENXIO);
     return;
   }
-  const auto found = filesystem(request).seek(
-      handle_of(info), static_cast<std::uint64_t>(offset), whence == SEEK_DATA);
+  const auto found = filesystem(request).seek(handle_of(info), static_cast<std::uint64_t>(offset),
+                                              whence == SEEK_DATA);
   if (!found) return reply_error(request, found.error());
   fuse_reply_lseek(request, static_cast<off_t>(*found));
 }

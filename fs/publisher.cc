@@ -12,6 +12,8 @@ namespace kvslot {
 
 namespace {
 
+using Until = CommitWaiter::Until;
+
 TimestampNs now_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -41,19 +43,20 @@ bool Publisher::is_linked(NodeId node) const {
 void Publisher::commit(const LiveFileRef& file, CommitWaiter waiter) {
   {
     MutexLock lock(file->mutex);
-    const bool is_committing = file->is_busy && !file->is_spilling;
     if (file->content.needs_commit()) {
       file->waiting_next.push_back(std::move(waiter));
       file->is_wanted = true;
       if (file->is_busy) return;
       file->is_busy = true;
-    } else if (is_committing) {
-      file->waiting_now.push_back(std::move(waiter));
+    } else if (file->content.is_dirty() && waiter.until != Until::kStarted) {
+      file->waiting_now.push_back(std::move(waiter));  // all of it is on its way
       return;
     } else {
       lock.unlock();
-      if (waiter.durable) batcher_.barrier(std::move(waiter.done));
-      else waiter.done({});
+      if (waiter.until == Until::kDurable)
+        batcher_.barrier(std::move(waiter.done));
+      else
+        waiter.done({});
       return;
     }
   }
@@ -77,13 +80,12 @@ void Publisher::start(const LiveFileRef& file) {
   bool needs_base = false;
   {
     MutexLock lock(file->mutex);
-    file->is_wanted = false;
-    file->waiting_now = std::move(file->waiting_next);
-    file->waiting_next.clear();
     needs_base = linked && !file->content.missing_base().empty();
   }
-  if (needs_base) pool_.post([this, file] { prepare(file); });
-  else submit(file);
+  if (needs_base)
+    pool_.post([this, file] { prepare(file); });
+  else
+    submit(file);
 }
 
 Result<void> Publisher::read_base(LiveFile& file, const MissingBase& missing) {
@@ -125,22 +127,20 @@ void Publisher::submit(const LiveFileRef& file) {
   Outcome outcome;
   {
     MutexLock lock(file->mutex);
-    if (!linked) {  // nothing to store: whoever has it open goes on in memory
-      file->is_busy = false;
-      outcome.add(file->waiting_now);
-      outcome.add(file->waiting_next);
-    } else if (!file->content.missing_base().empty()) {
+    if (linked && !file->content.missing_base().empty()) {
       lock.unlock();
       return pool_.post([this, file] { prepare(file); });
+    }
+    file->is_wanted = false;
+    if (!linked) {  // nothing to store: whoever has it open goes on in memory
+      file->is_busy = false;
+      outcome.add(file->waiting_next);
     } else {
       change = file->content.begin_commit();
-      for (const CommitWaiter& waiter : file->waiting_now) {
-        if (waiter.durable) durability = Durability::kDurable;
-      }
-      const bool is_durable = durability == Durability::kDurable;
-      for (CommitWaiter& waiter : file->waiting_now) waiter.needs_barrier = !is_durable;
+      durability = admit_waiters(*file, outcome);
       written_at = std::exchange(file->written_at, std::nullopt);
-      file->is_only_emptied = false;
+      file->is_only_emptied = file->is_rewrite = false;
+      file->missing_at.reset();
     }
   }
   if (!linked) {
@@ -148,14 +148,38 @@ void Publisher::submit(const LiveFileRef& file) {
     return files_.drop_if_idle(file);
   }
   if (written_at) {
-    (void)volume_.set_attributes(
-        file->node, {.mode = {}, .uid = {}, .gid = {}, .atime_ns = {}, .mtime_ns = written_at,
-                     .ctime_ns = written_at, .record = false});
+    (void)volume_.set_attributes(file->node, {.mode = {},
+                                              .uid = {},
+                                              .gid = {},
+                                              .atime_ns = {},
+                                              .mtime_ns = written_at,
+                                              .ctime_ns = written_at,
+                                              .record = false});
   }
   ++in_flight_;
   ++commits_;
   batcher_.submit(std::move(change), durability,
                   [this, file](ContentChange result) { submitted(file, std::move(result)); });
+  tell(std::move(outcome));
+}
+
+// Everybody who asked until now is served by the commit that begins. Those who waited for its
+// beginning only go to the outcome.
+Durability Publisher::admit_waiters(LiveFile& file, Outcome& outcome) {
+  file.mutex.assert_held();
+  auto durability = Durability::kWritten;
+  for (CommitWaiter& waiter : file.waiting_next) {
+    if (waiter.until == Until::kDurable) durability = Durability::kDurable;
+  }
+  for (CommitWaiter& waiter : file.waiting_next) {
+    waiter.needs_barrier = durability != Durability::kDurable;
+    if (waiter.until == Until::kStarted)
+      outcome.waiters.push_back(std::move(waiter));
+    else
+      file.waiting_now.push_back(std::move(waiter));
+  }
+  file.waiting_next.clear();
+  return durability;
 }
 
 void Publisher::give_up(const LiveFileRef& file, const Error& error) {
@@ -164,13 +188,28 @@ void Publisher::give_up(const LiveFileRef& file, const Error& error) {
   {
     MutexLock lock(file->mutex);
     file->is_busy = false;
+    file->is_wanted = false;
     keep_error(*file, error);
-    outcome.add(file->waiting_now);
     outcome.add(file->waiting_next);
   }
   report(file->node, error, "kept the old value; the new one stays in memory");
   tell(std::move(outcome));
   files_.drop_if_idle(file);
+}
+
+void Publisher::abandon(const LiveFileRef& file) {
+  MutexLock lock(file->mutex);
+  file->is_abandoned = true;
+  if (!file->is_busy) revert(*file);
+}
+
+void Publisher::revert(LiveFile& file) {
+  file.mutex.assert_held();
+  file.is_abandoned = file.is_rewrite = file.is_only_emptied = false;
+  file.missing_at.reset();
+  file.written_at.reset();
+  file.content.revert();
+  files_.mark_stale(file.node);
 }
 
 // ---- The result
@@ -185,9 +224,9 @@ void Publisher::keep_error(LiveFile& file, const Error& error) {
 void Publisher::settle(LiveFile& file, const ContentChange& change, Outcome& outcome) {
   file.mutex.assert_held();
   file.is_busy = false;
-  file.is_spilling = false;
+  if (change.place_only) return;
   outcome.add(file.waiting_now);
-  if (!change.result && !change.place_only) {
+  if (!change.result) {
     keep_error(file, change.result.error());
     outcome.result = change.result;
   }
@@ -202,10 +241,11 @@ void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
     file->content.finish(change);
     if (unlinked) change.result = {};  // nobody is to be told that a removed file was not stored
     settle(*file, change, outcome);
-    again = file->is_wanted && file->content.needs_commit();
-    if (again) file->is_busy = true;
-    else outcome.add(file->waiting_next);
-    file->is_wanted = again;
+    if (file->is_abandoned && file->writers == 0) revert(*file);
+    file->is_abandoned = false;
+    // Without anybody waiting, whoever writes just now commits at the end of that.
+    again = !file->waiting_next.empty() || (file->is_wanted && file->writers == 0);
+    file->is_wanted = file->is_busy = again;
   }
   if (!change.result) {
     report(file->node, change.result.error(),
@@ -216,8 +256,10 @@ void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
   change = ContentChange();  // gives its buffers back
   --in_flight_;
   tell(std::move(outcome));
-  if (again) start(file);
-  else files_.drop_if_idle(file);
+  if (again)
+    pool_.post([this, file] { start(file); });
+  else
+    files_.drop_if_idle(file);
   if (on_memory_) on_memory_();
 }
 
@@ -225,9 +267,9 @@ void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
 // batcher to make room for a record: the batcher's committer must not be the one who answers.
 void Publisher::tell(Outcome outcome) {
   for (CommitWaiter& waiter : outcome.waiters) {
-    if (waiter.durable && waiter.needs_barrier && outcome.result) {
+    if (waiter.until == Until::kDurable && waiter.needs_barrier && outcome.result) {
       batcher_.barrier(std::move(waiter.done));
-    } else if (waiter.durable && !outcome.result) {
+    } else if (waiter.until == Until::kDurable && !outcome.result) {
       pool_.post([done = std::move(waiter.done), result = outcome.result] { done(result); });
     } else {
       waiter.done(outcome.result);
@@ -263,11 +305,20 @@ void Publisher::sync_all(Done done) {
       MutexLock lock(state->mutex);
       first = state->result;
     }
-    batcher_.barrier([state, first](Result<void> flushed) {
-      state->done(first ? std::move(flushed) : first);
-    });
+    batcher_.barrier(
+        [state, first](Result<void> flushed) { state->done(first ? std::move(flushed) : first); });
   };
-  for (const LiveFileRef& file : files) commit(file, {.durable = false, .done = finish_one});
+  for (const LiveFileRef& file : files) {
+    bool is_incomplete = false;
+    {
+      MutexLock lock(file->mutex);
+      is_incomplete = file->missing_at.has_value();
+    }
+    if (is_incomplete)
+      finish_one({});  // the old value is the one to keep
+    else
+      commit(file, {.until = Until::kWritten, .done = finish_one});
+  }
   finish_one({});
 }
 
@@ -280,7 +331,7 @@ void Publisher::spill_if_large(const LiveFileRef& file) {
     MutexLock lock(file->mutex);
     const std::uint64_t above = is_short ? kMiB : kSpillAboveBytes;
     if (file->is_busy || file->content.buffered_bytes() <= above) return;
-    file->is_busy = file->is_spilling = true;
+    file->is_busy = true;
   }
   spill(file, false);
 }
@@ -290,7 +341,7 @@ bool Publisher::spill_anything() {
     {
       MutexLock lock(file->mutex);
       if (file->is_busy || file->content.buffered_bytes() == 0) continue;
-      file->is_busy = file->is_spilling = true;
+      file->is_busy = true;
     }
     spill(file, true);
   }
@@ -304,7 +355,6 @@ void Publisher::spill(const LiveFileRef& file, bool all) {
     MutexLock lock(file->mutex);
     change = file->content.begin_spill(kSpillBytesMax, all);
     if (change.writes.empty()) {
-      file->is_spilling = false;
       again = file->is_wanted;
       file->is_busy = again;
     }

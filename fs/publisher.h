@@ -26,11 +26,14 @@ class Publisher {
  public:
   Publisher(Volume& volume, Batcher& batcher, ReaderPool& pool, LiveFiles& files);
 
-  // Commits what the file holds now. The waiter's `done` is called when that is published (or
-  // durable), from another thread or, where there is nothing to do, from this one.
+  // Commits what the file holds now. The waiter's `done` is called from another thread or, where
+  // there is nothing to wait for, from this one.
   void commit(const LiveFileRef& file, CommitWaiter waiter);
   // The same without anybody waiting; what goes wrong is kept for the next flush or fsync.
   void commit(const LiveFileRef& file);
+
+  // Goes back to the stored value, as soon as nothing of the file is in flight.
+  void abandon(const LiveFileRef& file);
 
   // Commits every dirty file and makes everything before this call durable.
   void sync_all(Done done);
@@ -63,9 +66,11 @@ class Publisher {
   void start(const LiveFileRef& file);
   void prepare(const LiveFileRef& file);
   void submit(const LiveFileRef& file);
+  Durability admit_waiters(LiveFile& file, Outcome& outcome);
   void give_up(const LiveFileRef& file, const Error& error);
   void spill(const LiveFileRef& file, bool all);
   void submitted(const LiveFileRef& file, ContentChange change);
+  void revert(LiveFile& file);
   void settle(LiveFile& file, const ContentChange& change, Outcome& outcome);
   void keep_error(LiveFile& file, const Error& error);
   void tell(Outcome outcome);

@@ -21,8 +21,9 @@ class RangeSet {
   // Adds [begin, end), joining ranges that overlap or touch.
   void add(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;
-    auto first = std::lower_bound(ranges_.begin(), ranges_.end(), begin,
-                                  [](const Range& range, std::uint64_t at) { return range.end < at; });
+    auto first =
+        std::lower_bound(ranges_.begin(), ranges_.end(), begin,
+                         [](const Range& range, std::uint64_t at) { return range.end < at; });
     auto last = first;
     while (last != ranges_.end() && last->begin <= end) {
       begin = std::min(begin, last->begin);

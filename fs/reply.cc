@@ -85,9 +85,7 @@ struct stat to_stat(const PseudoNode& node) {
   return result;
 }
 
-double attribute_timeout(const FileStatus& status) {
-  return status.is_settled ? kCacheSeconds : 0;
-}
+double attribute_timeout(const FileStatus& status) { return status.is_settled ? kCacheSeconds : 0; }
 
 fuse_entry_param to_entry(const MountOptions& options, const FileStatus& status) {
   fuse_entry_param entry{};

@@ -171,8 +171,7 @@ std::expected<void, Complaint> MountedSession::open() {
 }
 
 PseudoTreeHooks MountedSession::hooks() {
-  return {.config =
-              [this] { return config_lines(options_, transport_, context_); },
+  return {.config = [this] { return config_lines(options_, transport_, context_); },
           .stats = [this] { return mount_stats(*filesystem_); },
           .live_node = [this](NodeId node) { return live_node(*filesystem_, node); }};
 }
@@ -208,8 +207,10 @@ std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void
   signal_thread.join();
   auto finished = finish();
   mount_.reset();  // whoever still waits for an answer gets ENOTCONN
-  if (is_answered_) ready_thread.join();
-  else ready_thread.detach();  // a mount that never answered: it may wait until the process ends
+  if (is_answered_)
+    ready_thread.join();
+  else
+    ready_thread.detach();  // a mount that never answered: it may wait until the process ends
   if (!finished) return finished;
   if (error != 0) {
     return std::unexpected(fmt::format("{}: the connection to the kernel failed: {}",
