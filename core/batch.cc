@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace kvslot {
 namespace {
@@ -27,13 +28,19 @@ Batch::Reserved Batch::reserve(bool wait_for_slots) {
       return Reserved::kStarved;
   }
   const Result<void> writable = state_.check_writable();
+  if (!writable) {
+    for (ContentChange& change : changes_) {
+      state_.slots.unreserve(std::exchange(change.reserved_slots, 0));
+      change.result = writable;
+    }
+    return Reserved::kNothing;
+  }
   planned_.reserve(changes_.size());
   for (ContentChange& change : changes_) {
-    state_.slots.unreserve(change.reserved_slots);
-    change.reserved_slots = 0;
+    state_.slots.unreserve(std::exchange(change.reserved_slots, 0));
     PlannedChange planned;
     planned.change = &change;
-    change.result = writable ? plan(change, planned) : writable;
+    change.result = plan(change, planned);
     const bool takes_part = change.result && (planned.node != NodeId::kNone);
     if (takes_part) planned_.push_back(std::move(planned));
   }
@@ -131,6 +138,8 @@ Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
 void Batch::cut_window(const WindowWrite& write, PlannedWindow& window) {
   const std::uint32_t window_block = static_cast<std::uint32_t>(
       std::uint64_t{write.window} * state_.geometry.window_size_bytes() / kBlockSizeBytes);
+  KVSLOT_CHECK(write.data.capacity() >= round_up(write.size_bytes, kBlockSizeBytes),
+               "a window's buffer holds whole blocks");
   std::uint32_t done = 0;
   window.extents.clear();
   for (const SlotRun run : window.runs) {

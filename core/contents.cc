@@ -100,6 +100,7 @@ class ContentReader {
 
   // Neighbours on the device come in one transfer, into one buffer.
   void plan(WantedView& view) {
+    const std::size_t before = transfers_.size();
     for (std::size_t i = 0; i < view.extents.size();) {
       Transfer transfer;
       transfer.first_block = view.extents[i].extent.device_block;
@@ -115,6 +116,11 @@ class ContentReader {
         ++i;
       }
       Buffer buffer = state_.pool.take_or_heap(transfer.bytes);
+      if (!buffer) {
+        transfers_.resize(before);
+        view.result = fail(Errc::kIo, "no memory to read into", ENOMEM);
+        return;
+      }
       transfer.data = buffer.data();
       std::byte* data = buffer.data();
       for (WantedExtent* wanted : transfer.extents) {
