@@ -51,23 +51,6 @@ bool Filesystem::is_control_name(NodeId parent, std::string_view name) {
   return parent == NodeId::kRoot && name == kControlDirectoryName;
 }
 
-FileStatus Filesystem::live_status(const NodeInfo& info) {
-  FileStatus result{.info = info, .allocated_bytes = info.allocated_bytes};
-  if (info.kind != NodeKind::kFile) return result;
-  const LiveFileRef file = files_.find(info.node);
-  if (file == nullptr) return result;
-  MutexLock lock(file->mutex);
-  if (!file->content.is_dirty()) return result;
-  result.is_settled = false;
-  result.info.size_bytes = file->content.size_bytes();
-  result.allocated_bytes = file->content.allocated_bytes();
-  if (file->written_at) {
-    result.info.attributes.mtime_ns = *file->written_at;
-    result.info.attributes.ctime_ns = *file->written_at;
-  }
-  return result;
-}
-
 // ---- Names
 
 Result<FileStatus> Filesystem::lookup(NodeId parent, std::string_view name) {
@@ -75,7 +58,7 @@ Result<FileStatus> Filesystem::lookup(NodeId parent, std::string_view name) {
   if (auto good = check_name(name); !good) return fail(good);
   const auto info = volume_.lookup(parent, name, true);
   if (!info) return fail(info);
-  return live_status(*info);
+  return status(info->node);  // held: it is there
 }
 
 Result<FileStatus> Filesystem::make(NodeId parent, std::string_view name, NodeKind kind,
@@ -137,10 +120,30 @@ Result<std::vector<DirectoryEntry>> Filesystem::list(NodeId directory, std::uint
 
 // ---- Attributes
 
+// The live file first, the volume after it: asked the other way round, a commit that ends in
+// between would have the stored state of before it count as settled.
 Result<FileStatus> Filesystem::status(NodeId node) {
+  if (const LiveFileRef file = files_.find(node)) {
+    MutexLock lock(file->mutex);
+    if (file->content.is_dirty()) return live_status(*file);
+  }
   const auto info = volume_.stat(node);
   if (!info) return fail(info);
-  return live_status(*info);
+  return FileStatus{.info = *info, .allocated_bytes = info->allocated_bytes};
+}
+
+Result<FileStatus> Filesystem::live_status(LiveFile& file) {
+  file.mutex.assert_held();
+  const auto info = volume_.stat(file.node);
+  if (!info) return fail(info);
+  FileStatus result{.info = *info, .allocated_bytes = file.content.allocated_bytes()};
+  result.is_settled = false;
+  result.info.size_bytes = file.content.size_bytes();
+  if (file.written_at) {
+    result.info.attributes.mtime_ns = *file.written_at;
+    result.info.attributes.ctime_ns = *file.written_at;
+  }
+  return result;
 }
 
 Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges) {

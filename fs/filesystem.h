@@ -140,7 +140,7 @@ class Filesystem {
     Done done;
   };
 
-  FileStatus live_status(const NodeInfo& info);
+  Result<FileStatus> live_status(LiveFile& file);  // of a dirty one, under its lock
   Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
   void drop_privileges(LiveFile& file);
   void note_truncation(LiveFile& file, bool clears_privileges);

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/fs/filesystem_fixture.h"
@@ -39,6 +41,29 @@ TEST_F(FilesystemTest, EveryOpenerSeesAWriteAtOnce) {
   EXPECT_TRUE(store_.write(writer, 0, "hello"));
   EXPECT_EQ(store_.content(reader), "hello");
   EXPECT_EQ(store_.status(store_.node_of("f")).info.size_bytes, 5U);
+}
+
+// What is asked after a write never shows the state of before it, wherever its commit just is.
+TEST_F(FilesystemTest, AStatusNeverGoesBackToBeforeAnEarlierWrite) {
+  const NodeId node = put("f", "x");
+  std::atomic<std::uint64_t> written = 1;
+  std::atomic<bool> has_ended = false;
+  std::uint64_t too_small = 0;
+  std::thread reader([&] {
+    while (!has_ended) {
+      const std::uint64_t least = written;
+      if (store_.status(node).info.size_bytes < least) ++too_small;
+    }
+  });
+  for (int i = 0; i < 1000; ++i) {
+    Handle handle = store_.open(node);
+    EXPECT_TRUE(store_.write(handle, written, "y"));
+    ++written;
+    EXPECT_TRUE(store_.close(std::move(handle)));
+  }
+  has_ended = true;
+  reader.join();
+  EXPECT_EQ(too_small, 0U);
 }
 
 TEST_F(FilesystemTest, AShorterOverwriteLeavesNothingOfTheOldValue) {
