@@ -104,8 +104,10 @@ void Filesystem::release(std::unique_ptr<OpenFile> handle) {
     --file->handles;
     if (handle->writes) --file->writers;
     abandons = handle->writes && file->writers == 0 && file->missing_at;
-    // Where somebody else has it open for writing, that one's close is the commit point.
-    commits = handle->writes && file->writers == 0 && file->content.needs_commit();
+    // Where somebody else has it open for writing, that one's close is the commit point. The last
+    // handle counts even if it only reads: it may have created the file.
+    commits = (handle->writes || file->handles == 0) && file->writers == 0 &&
+              file->content.needs_commit();
   }
   if (abandons)
     publisher_.abandon(file);

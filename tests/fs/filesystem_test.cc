@@ -162,6 +162,16 @@ TEST_F(FilesystemTest, ATouchedFileSurvivesASync) {
   EXPECT_EQ(store_.content("f"), "");
 }
 
+TEST_F(FilesystemTest, AFileCreatedThroughAReadOnlyHandleIsStoredAtItsLastClose) {
+  const auto made = store_.fs().make(NodeId::kRoot, "f", NodeKind::kFile, 0644, {});
+  ASSERT_TRUE(made);
+  Handle handle = store_.open(made->info.node, {.writes = false});
+  const LiveFileRef file = handle->file;
+  EXPECT_TRUE(store_.close(std::move(handle)));
+  MutexLock lock(file->mutex);
+  EXPECT_FALSE(file->content.needs_commit());  // stored, or on its way
+}
+
 TEST_F(FilesystemTest, FsyncMakesTheValueSurvivePowerLoss) {
   Handle handle = store_.create("f");
   EXPECT_TRUE(store_.write(handle, 0, "synced"));
