@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "fs/pseudo_tree.h"
@@ -32,6 +33,15 @@ std::uint32_t without_privileges(std::uint32_t mode) {
   constexpr std::uint32_t kGroupMayRun = S_ISGID | S_IXGRP;
   mode &= ~std::uint32_t{S_ISUID};
   return (mode & kGroupMayRun) == kGroupMayRun ? mode & ~std::uint32_t{S_ISGID} : mode;
+}
+
+TimestampNs to_timestamp(const timespec& time) {
+  constexpr TimestampNs kNsPerSecond = 1'000'000'000;
+  constexpr auto kMax = std::numeric_limits<TimestampNs>::max();
+  constexpr auto kMin = std::numeric_limits<TimestampNs>::min();
+  if (time.tv_sec >= kMax / kNsPerSecond) return kMax;
+  if (time.tv_sec <= kMin / kNsPerSecond) return kMin;
+  return time.tv_sec * kNsPerSecond + time.tv_nsec;
 }
 
 Filesystem::Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool,

@@ -8,6 +8,7 @@
 #include <kvslot/batcher.h>
 #include <kvslot/error.h>
 #include <kvslot/volume.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -54,6 +55,9 @@ struct OpenMode {
 
 // The mode after a write by somebody who may not keep suid and sgid over one.
 [[nodiscard]] std::uint32_t without_privileges(std::uint32_t mode);
+
+// The nearest time that can be stored.
+[[nodiscard]] TimestampNs to_timestamp(const timespec& time);
 
 // One open handle.
 struct OpenFile {

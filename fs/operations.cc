@@ -183,8 +183,6 @@ void op_getattr(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   reply_status(request, *status);
 }
 
-TimestampNs to_ns(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
-
 void op_setattr(fuse_req_t request, fuse_ino_t node, struct stat* attributes, int to_set,
                 fuse_file_info*) {
   if (is_pseudo(node)) return pseudo_setattr(request, node, to_set);
@@ -205,8 +203,8 @@ void op_setattr(fuse_req_t request, fuse_ino_t node, struct stat* attributes, in
   if ((to_set & FUSE_SET_ATTR_MODE) != 0) changes.mode = attributes->st_mode & 07777;
   if ((to_set & FUSE_SET_ATTR_UID) != 0) changes.uid = attributes->st_uid;
   if ((to_set & FUSE_SET_ATTR_GID) != 0) changes.gid = attributes->st_gid;
-  if ((to_set & FUSE_SET_ATTR_ATIME) != 0) changes.atime_ns = to_ns(attributes->st_atim);
-  if ((to_set & FUSE_SET_ATTR_MTIME) != 0) changes.mtime_ns = to_ns(attributes->st_mtim);
+  if ((to_set & FUSE_SET_ATTR_ATIME) != 0) changes.atime_ns = to_timestamp(attributes->st_atim);
+  if ((to_set & FUSE_SET_ATTR_MTIME) != 0) changes.mtime_ns = to_timestamp(attributes->st_mtim);
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) changes.atime_ns = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) changes.mtime_ns = now;
   const auto status = filesystem(request).change_status(node_id(node), std::move(change));

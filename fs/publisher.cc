@@ -1,7 +1,7 @@
 // Commits and spills. Locks: a file's own, never while calling the batcher or a waiter.
 #include "fs/publisher.h"
 
-#include <time.h>
+#include <kvslot/clock.h>
 
 #include <cerrno>
 #include <memory>
@@ -13,12 +13,6 @@ namespace kvslot {
 namespace {
 
 using Until = CommitWaiter::Until;
-
-TimestampNs now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 // Counts down to the answer of sync_all.
 struct SyncAll {
@@ -123,7 +117,6 @@ void Publisher::submit(const LiveFileRef& file) {
   const bool linked = is_linked(file->node);
   ContentChange change;
   Durability durability = Durability::kWritten;
-  std::optional<TimestampNs> written_at;
   Outcome outcome;
   {
     MutexLock lock(file->mutex);
@@ -138,7 +131,7 @@ void Publisher::submit(const LiveFileRef& file) {
     } else {
       change = file->content.begin_commit();
       durability = admit_waiters(*file, outcome);
-      written_at = std::exchange(file->written_at, std::nullopt);
+      record_times(*file);
       file->is_only_emptied = file->is_rewrite = false;
       file->missing_at.reset();
     }
@@ -147,20 +140,25 @@ void Publisher::submit(const LiveFileRef& file) {
     tell(std::move(outcome));
     return files_.drop_if_idle(file);
   }
-  if (written_at) {
-    (void)volume_.set_attributes(file->node, {.mode = {},
-                                              .uid = {},
-                                              .gid = {},
-                                              .atime_ns = {},
-                                              .mtime_ns = written_at,
-                                              .ctime_ns = written_at,
-                                              .record = false});
-  }
   ++in_flight_;
   ++commits_;
   batcher_.submit(std::move(change), durability,
                   [this, file](ContentChange result) { submitted(file, std::move(result)); });
   tell(std::move(outcome));
+}
+
+// Under the file's lock, so that a time which somebody sets meanwhile comes after it.
+void Publisher::record_times(LiveFile& file) {
+  file.mutex.assert_held();
+  const auto written_at = std::exchange(file.written_at, std::nullopt);
+  if (!written_at) return;
+  (void)volume_.set_attributes(file.node, {.mode = {},
+                                           .uid = {},
+                                           .gid = {},
+                                           .atime_ns = {},
+                                           .mtime_ns = written_at,
+                                           .ctime_ns = written_at,
+                                           .record = false});
 }
 
 // Everybody who asked until now is served by the commit that begins. Those who waited for its
@@ -279,7 +277,7 @@ void Publisher::tell(Outcome outcome) {
 
 void Publisher::report(NodeId node, const Error& error, const char* action) {
   Inspector& inspector = volume_.inspector();
-  inspector.report_fault({.time_ns = now_ns(),
+  inspector.report_fault({.time_ns = wall_clock_ns(),
                           .operation = "commit",
                           .key = inspector.path_of(node),
                           .slot = std::nullopt,

@@ -67,6 +67,7 @@ class Publisher {
   void prepare(const LiveFileRef& file);
   void submit(const LiveFileRef& file);
   Durability admit_waiters(LiveFile& file, Outcome& outcome);
+  void record_times(LiveFile& file);
   void give_up(const LiveFileRef& file, const Error& error);
   void spill(const LiveFileRef& file, bool all);
   void submitted(const LiveFileRef& file, ContentChange change);

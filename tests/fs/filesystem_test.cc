@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -389,6 +390,16 @@ TEST_F(FilesystemTest, TimesSetBeforeTheCommitSurviveIt) {
   EXPECT_EQ(store_.status(node).info.attributes.mtime_ns, kThen);
   store_.reopen();
   EXPECT_EQ(store_.status(store_.node_of("f")).info.attributes.mtime_ns, kThen);
+}
+
+TEST(Timestamp, TimesThatCannotBeStoredBecomeTheNearestThatCan) {
+  constexpr time_t kYear3000 = 32'503'680'000;
+  EXPECT_EQ(to_timestamp({.tv_sec = 1, .tv_nsec = 5}), 1'000'000'005);
+  EXPECT_EQ(to_timestamp({.tv_sec = -1, .tv_nsec = 999'999'999}), -1);
+  EXPECT_EQ(to_timestamp({.tv_sec = kYear3000, .tv_nsec = 0}),
+            std::numeric_limits<TimestampNs>::max());
+  EXPECT_EQ(to_timestamp({.tv_sec = -kYear3000, .tv_nsec = 0}),
+            std::numeric_limits<TimestampNs>::min());
 }
 
 TEST_F(FilesystemTest, AWriteStampsTheFileAndTheCommitDoesNot) {
