@@ -234,6 +234,9 @@ Result<std::uint64_t> Filesystem::seek(const OpenFile& handle, std::uint64_t off
 Result<void> Filesystem::write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
                                    LiveContent::Memory memory) {
   MutexLock lock(file.mutex);
+  if (memory == LiveContent::Memory::kPoolOnly && Publisher::is_commit_starved(file)) {
+    return fail(Errc::kBusy, "write: a commit comes first");
+  }
   if (auto done = file.content.write(offset_bytes, bytes, memory); !done) {
     if (done.error().code == Errc::kNoSpace && file.is_rewrite) file.missing_at = offset_bytes;
     return done;

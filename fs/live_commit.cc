@@ -95,6 +95,7 @@ ContentChange LiveContent::begin_spill(std::uint64_t size_bytes_max, bool all) {
   std::uint64_t bytes = 0;
   for (auto at = windows_.begin(); at != windows_.end() && bytes < size_bytes_max;) {
     auto& [number, window] = *at;
+    if (is_complete(number, window)) fill_base(number, {});  // gaps over nothing: zeros
     if (!window.hides_below || window.used == 0 || (!all && number == last_window_)) {
       ++at;
       continue;

@@ -3,6 +3,7 @@
 
 #include <kvslot/clock.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <utility>
@@ -13,6 +14,8 @@ namespace kvslot {
 namespace {
 
 using Until = CommitWaiter::Until;
+
+constexpr std::uint32_t kRoundsBeforeWritesWait = 2;
 
 // Counts down to the answer of sync_all.
 struct SyncAll {
@@ -77,7 +80,7 @@ void Publisher::start(const LiveFileRef& file) {
     needs_base = linked && !file->content.missing_base().empty();
   }
   if (needs_base)
-    pool_.post([this, file] { prepare(file); });
+    post_prepare(file);
   else
     submit(file);
 }
@@ -99,18 +102,53 @@ Result<void> Publisher::read_base(LiveFile& file, const MissingBase& missing) {
   return {};
 }
 
-// Completes the windows that were written in part. Where new ones come while it reads, submit()
-// sends the file through here again.
+// Completes windows that were written in part, about kSpillBytesMax of them.
+Result<void> Publisher::complete_windows(LiveFile& file) {
+  std::uint64_t size_bytes = 0;
+  for (;;) {
+    std::vector<MissingBase> missing;
+    std::uint64_t generation = 0;
+    {
+      MutexLock lock(file.mutex);
+      missing = file.content.missing_base();
+      generation = file.content.generation();
+    }
+    Result<void> done;
+    for (const MissingBase& base : missing) {
+      if (size_bytes >= kSpillBytesMax) return {};
+      size_bytes += base.size_bytes;
+      if (done = read_base(file, base); !done) break;
+    }
+    if (done) return done;
+    // A write or a truncation may have given back the slots while they were read: only what
+    // fails with nothing changed has failed.
+    MutexLock lock(file.mutex);
+    if (generation == file.content.generation()) return done;
+  }
+}
+
+void Publisher::post_prepare(const LiveFileRef& file) {
+  ++in_flight_;
+  pool_.post([this, file] { prepare(file); });
+}
+
+// Where windows are left, or new ones came while it read, submit() sends the file here again.
 void Publisher::prepare(const LiveFileRef& file) {
-  std::vector<MissingBase> missing;
-  {
-    MutexLock lock(file->mutex);
-    missing = file->content.missing_base();
-  }
-  for (const MissingBase& base : missing) {
-    if (auto done = read_base(*file, base); !done) return give_up(file, done.error());
-  }
-  submit(file);
+  if (auto done = complete_windows(*file); !done)
+    give_up(file, done.error());
+  else
+    submit(file);
+  end_flight();
+}
+
+void Publisher::end_flight() {
+  --in_flight_;
+  if (on_memory_) on_memory_();
+}
+
+bool Publisher::is_commit_starved(LiveFile& file) {
+  file.mutex.assert_held();
+  return file.is_wanted && file.rounds_before_commit >= kRoundsBeforeWritesWait;
 }
 
 void Publisher::submit(const LiveFileRef& file) {
@@ -120,11 +158,21 @@ void Publisher::submit(const LiveFileRef& file) {
   Outcome outcome;
   {
     MutexLock lock(file->mutex);
+    if (linked && file->content.buffered_bytes() > kCommitBytesMax) {
+      change = file->content.begin_spill(kSpillBytesMax, true);
+      if (!change.writes.empty()) {
+        ++file->rounds_before_commit;
+        lock.unlock();
+        return send_spill(file, std::move(change));  // and then submitted() starts over
+      }
+    }
     if (linked && !file->content.missing_base().empty()) {
+      ++file->rounds_before_commit;
       lock.unlock();
-      return pool_.post([this, file] { prepare(file); });
+      return post_prepare(file);
     }
     file->is_wanted = false;
+    file->rounds_before_commit = 0;
     if (!linked) {  // nothing to store: whoever has it open goes on in memory
       file->is_busy = false;
       outcome.add(file->waiting_next);
@@ -187,6 +235,7 @@ void Publisher::give_up(const LiveFileRef& file, const Error& error) {
     MutexLock lock(file->mutex);
     file->is_busy = false;
     file->is_wanted = false;
+    file->rounds_before_commit = 0;
     keep_error(*file, error);
     outcome.add(file->waiting_next);
   }
@@ -222,7 +271,12 @@ void Publisher::keep_error(LiveFile& file, const Error& error) {
 void Publisher::settle(LiveFile& file, const ContentChange& change, Outcome& outcome) {
   file.mutex.assert_held();
   file.is_busy = false;
-  if (change.place_only) return;
+  if (change.place_only) {
+    if (change.result || !file.is_wanted) return;
+    file.is_wanted = false;  // the commit that waits for the spill fails with it
+    file.rounds_before_commit = 0;
+    outcome.add(file.waiting_next);
+  }
   outcome.add(file.waiting_now);
   if (!change.result) {
     keep_error(file, change.result.error());
@@ -252,13 +306,16 @@ void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
   }
   if (change.place_only) failed_spills_ = change.result ? 0 : failed_spills_ + 1;
   change = ContentChange();  // gives its buffers back
-  --in_flight_;
   tell(std::move(outcome));
-  if (again)
-    pool_.post([this, file] { start(file); });
-  else
+  if (again) {
+    pool_.post([this, file] {
+      start(file);
+      end_flight();
+    });
+  } else {
     files_.drop_if_idle(file);
-  if (on_memory_) on_memory_();
+    end_flight();
+  }
 }
 
 // Answers may have to wait for the thread that serves the request's queue, and that thread for the
@@ -328,7 +385,8 @@ void Publisher::spill_if_large(const LiveFileRef& file) {
   {
     MutexLock lock(file->mutex);
     const std::uint64_t above = is_short ? kMiB : kSpillAboveBytes;
-    if (file->is_busy || file->content.buffered_bytes() <= above) return;
+    const std::uint64_t bytes = file->content.buffered_bytes();
+    if (file->is_busy || bytes <= std::max(above, file->spill_above)) return;
     file->is_busy = true;
   }
   spill(file, false);
@@ -343,7 +401,25 @@ bool Publisher::spill_anything() {
     }
     spill(file, true);
   }
+  if (in_flight_ > 0) return true;
+  for (const LiveFileRef& file : files_.all()) {
+    {
+      MutexLock lock(file->mutex);
+      if (file->is_busy || file->content.missing_base().empty()) continue;
+      file->is_busy = true;
+    }
+    ++in_flight_;
+    pool_.post([this, file] { complete_and_spill(file); });
+    return true;
+  }
   return in_flight_ > 0;
+}
+
+// Nothing but windows written in part is left: one file's are completed, and then they can go.
+void Publisher::complete_and_spill(const LiveFileRef& file) {
+  if (!complete_windows(*file)) ++failed_spills_;
+  spill(file, true);
+  end_flight();
 }
 
 void Publisher::spill(const LiveFileRef& file, bool all) {
@@ -352,15 +428,20 @@ void Publisher::spill(const LiveFileRef& file, bool all) {
   {
     MutexLock lock(file->mutex);
     change = file->content.begin_spill(kSpillBytesMax, all);
+    file->spill_above = 0;
     if (change.writes.empty()) {
+      file->spill_above = file->content.buffered_bytes() + kMiB;
       again = file->is_wanted;
       file->is_busy = again;
     }
   }
-  if (change.writes.empty()) {
-    if (again) start(file);
-    return;
-  }
+  if (!change.writes.empty())
+    send_spill(file, std::move(change));
+  else if (again)
+    start(file);
+}
+
+void Publisher::send_spill(const LiveFileRef& file, ContentChange change) {
   ++in_flight_;
   ++spills_;
   batcher_.submit(std::move(change), Durability::kWritten,

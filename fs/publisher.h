@@ -20,6 +20,9 @@ namespace kvslot {
 
 inline constexpr std::uint64_t kSpillAboveBytes = 8 * kMiB;  // of one file's dirty windows
 inline constexpr std::uint64_t kSpillBytesMax = 16 * kMiB;   // in one change
+// Dirty windows that a commit may carry. What is above goes to the device before it, unpublished,
+// so that the commit's record fits the journal however large the file is.
+inline constexpr std::uint64_t kCommitBytesMax = 8 * kMiB;
 
 // Threads: thread-safe. Never waits for the device on its caller's thread.
 class Publisher {
@@ -43,6 +46,10 @@ class Publisher {
   // Sends ahead whatever any file can spare. Returns whether something is on its way now.
   bool spill_anything();
 
+  // Whether a write has to wait (see park) for a commit of the file that cannot begin otherwise,
+  // because new windows come as fast as the dirty ones go to the device. Under the file's lock.
+  [[nodiscard]] static bool is_commit_starved(LiveFile& file);
+
   // False after several spills in a row failed: waiting for memory would be waiting for ever.
   [[nodiscard]] bool can_spill() const { return failed_spills_ < 8; }
 
@@ -64,8 +71,13 @@ class Publisher {
   };
 
   void start(const LiveFileRef& file);
+  void end_flight();
+  void post_prepare(const LiveFileRef& file);
   void prepare(const LiveFileRef& file);
+  Result<void> complete_windows(LiveFile& file);
+  void complete_and_spill(const LiveFileRef& file);
   void submit(const LiveFileRef& file);
+  void send_spill(const LiveFileRef& file, ContentChange change);
   Durability admit_waiters(LiveFile& file, Outcome& outcome);
   void record_times(LiveFile& file);
   void give_up(const LiveFileRef& file, const Error& error);
@@ -84,7 +96,7 @@ class Publisher {
   ReaderPool& pool_;
   LiveFiles& files_;
   std::function<void()> on_memory_;
-  std::atomic<std::uint64_t> in_flight_ = 0;
+  std::atomic<std::uint64_t> in_flight_ = 0;  // changes, and windows being completed for one
   std::atomic<std::uint64_t> commits_ = 0;
   std::atomic<std::uint64_t> spills_ = 0;
   std::atomic<std::uint64_t> failed_spills_ = 0;  // in a row

@@ -101,6 +101,12 @@ class LiveStore {
   Result<void> fsync(const Handle& handle) {
     return wait([&](Done done) { fs().fsync(*handle, std::move(done)); });
   }
+  // The same for a commit that a test holds up.
+  std::future<Result<void>> begin_fsync(const Handle& handle) {
+    auto answer = std::make_shared<std::promise<Result<void>>>();
+    fs().fsync(*handle, [answer](Result<void> result) { answer->set_value(std::move(result)); });
+    return answer->get_future();
+  }
   Result<void> sync() {
     return wait([&](Done done) { fs().sync_all(std::move(done)); });
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <limits>
@@ -279,6 +280,25 @@ TEST_F(FilesystemTest, AnErrorAfterCloseIsReportedByTheNextFsync) {
   EXPECT_EQ(store_.content("f"), "newer");
 }
 
+TEST_F(FilesystemTest, AReadForACommitThatFailsBecauseTheFileChangedIsDoneAgain) {
+  std::string expected(300'000, 'x');
+  const NodeId node = put("f", expected);
+  Handle handle = store_.open(node);
+  EXPECT_TRUE(store_.write(handle, 140'000, "yyyy"));
+  store_.device().hold(OperationKind::kRead);
+  auto synced = store_.begin_fsync(handle);
+  store_.device().wait_until_held(1);
+  ASSERT_TRUE(store_.truncate(node, 200'000));
+  constexpr std::uint64_t kTries = 2;
+  store_.device().add_fault({.kind = OperationKind::kRead, .times = kTries});
+  store_.device().release();
+  EXPECT_EQ(errno_of(synced.get()), 0);
+  expected.resize(200'000);
+  expected.replace(140'000, 4, "yyyy");
+  store_.crash();
+  EXPECT_EQ(store_.content("f"), expected);
+}
+
 TEST_F(FilesystemTest, AWriteThatDoesNotFitIsRefusedWholeAndHarmsNobody) {
   put("old", "precious");
   Handle handle = store_.create("big");
@@ -461,6 +481,51 @@ TEST_F(FilesystemTest, AValueLargerThanMemoryStreamsThrough) {
     std::string expected = value_of(i, kMiB);
     if (i == 10) expected.replace(5, 7, "changed");
     EXPECT_EQ(*small.read(reader, i * kMiB, kMiB), expected) << i;
+  }
+}
+
+TEST_F(FilesystemTest, ACommitOfManyWindowsFitsTheJournalOfASmallStore) {
+  LiveStore small(64 * kMiB, 4096, 64 * kMiB);
+  constexpr std::uint64_t kChunks = 45;
+  Handle handle = small.create("big");
+  small.device().hold(OperationKind::kWrite);
+  for (std::uint64_t i = 0; i < kChunks; ++i) {
+    ASSERT_TRUE(small.write(handle, i * kMiB, value_of(i, kMiB))) << i;
+  }
+  auto synced = small.begin_fsync(handle);
+  small.device().release();
+  EXPECT_EQ(errno_of(synced.get()), 0);
+  small.crash();
+  Handle reader = small.open("big", {});
+  for (std::uint64_t i = 0; i < kChunks; ++i) {
+    EXPECT_EQ(*small.read(reader, i * kMiB, kMiB), value_of(i, kMiB)) << i;
+  }
+}
+
+TEST_F(FilesystemTest, OverwritingPartsOfALargeFileTakesBoundedMemory) {
+  constexpr std::uint64_t kStaging = 8 * kMiB;
+  constexpr std::uint64_t kWindow = 128 * kKiB;
+  constexpr std::uint64_t kWindows = 400;
+  LiveStore small(256 * kMiB, 4096, kStaging);
+  Handle handle = small.create("f");
+  for (std::uint64_t i = 0; i < kWindows; ++i) {
+    ASSERT_TRUE(small.write(handle, i * kWindow, value_of(i, kWindow)));
+  }
+  ASSERT_TRUE(small.fsync(handle));
+  std::uint64_t buffered_max = 0;
+  for (std::uint64_t i = 0; i < kWindows; ++i) {
+    ASSERT_TRUE(small.write(handle, i * kWindow + 70'000, "changed"));
+    MutexLock lock(handle->file->mutex);
+    buffered_max = std::max(buffered_max, handle->file->content.buffered_bytes());
+  }
+  EXPECT_LE(buffered_max, kStaging);
+  ASSERT_TRUE(small.fsync(handle));
+  small.crash();
+  Handle reader = small.open("f", {});
+  for (std::uint64_t i = 0; i < kWindows; ++i) {
+    std::string expected = value_of(i, kWindow);
+    expected.replace(70'000, 7, "changed");
+    EXPECT_EQ(*small.read(reader, i * kWindow, kWindow), expected) << i;
   }
 }
 
