@@ -23,12 +23,11 @@ constexpr std::uint64_t kStagingBytesMin = 8 << 20;
 constexpr std::uint64_t kStagingBytesMax = std::uint64_t{64} << 30;
 
 // For the kernel, by way of libfuse.
-constexpr std::array<std::string_view, 10> kKernelOptions = {
-    "suid",   "nosuid",  "dev",        "nodev",   "exec",
-    "noexec", "noatime", "nodiratime", "dirsync", "norelatime"};
+constexpr std::array<std::string_view, 9> kKernelOptions = {
+    "suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "nodiratime", "dirsync"};
 
 // For mount(8), systemd and fstab; or what we do anyway.
-constexpr std::array<std::string_view, 22> kIgnoredOptions = {"rw",
+constexpr std::array<std::string_view, 23> kIgnoredOptions = {"rw",
                                                               "async",
                                                               "defaults",
                                                               "auto",
@@ -46,10 +45,11 @@ constexpr std::array<std::string_view, 22> kIgnoredOptions = {"rw",
                                                               "atime",
                                                               "diratime",
                                                               "relatime",
-                                                              "default_permissions",
                                                               "strictatime",
+                                                              "norelatime",
                                                               "silent",
-                                                              "loud"};
+                                                              "loud",
+                                                              "default_permissions"};
 
 constexpr std::array<std::string_view, 6> kIgnoredPrefixes = {
     "x-", "X-", "comment=", "user=", "subtype=", "fsname="};
@@ -123,8 +123,9 @@ Parsed parse_valued(std::string_view name, std::string_view value, MountOptions&
         options.readdirplus);
   }
   if (name == "engine") {
-    return parse_choice<EngineChoice, 3>(name, value,
+    return parse_choice<EngineChoice, 4>(name, value,
                                          {{{"auto", EngineChoice::kAuto},
+                                           {"uring", EngineChoice::kUring},
                                            {"io_uring", EngineChoice::kUring},
                                            {"posix", EngineChoice::kPosix}}},
                                          options.engine);
