@@ -14,6 +14,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/loop_backing.h"
 #include "core/transfer.h"
 
 namespace kvslot {
@@ -27,6 +28,7 @@ constexpr std::chrono::milliseconds kOpenRetryInterval{10};
 // A descriptor on the way to becoming a FileDevice.
 struct Opened {
   UniqueFd fd;
+  UniqueFd backing;  // of a loop device: holds the lock that openers of the file meet
   bool is_block_device = false;
   bool is_direct = false;
 };
@@ -84,6 +86,15 @@ int open_once(const char* path, int flags, Opened& opened) {
   return 0;
 }
 
+Result<void> lock_file(int fd, int lock, Clock::time_point deadline) {
+  while (::flock(fd, lock | LOCK_NB) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return fail_open("device: lock", errno);
+    if (!may_try_again(deadline)) return fail(Errc::kBusy, "device: lock", EBUSY);
+  }
+  return {};
+}
+
 // A block device is held by O_EXCL, against mounts too and, for lack of a shared form, among
 // readers. A file is held by flock, which a reader shares with readers.
 Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& options) {
@@ -92,7 +103,7 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
   if (::stat(path.c_str(), &status) < 0) return fail_open("device: stat", errno);
   auto kind = check_kind(status);  // Before open, which may have effects on other kinds.
   if (!kind) return fail(kind);
-  Opened opened{.fd = {}, .is_block_device = *kind, .is_direct = options.direct};
+  Opened opened{.fd = {}, .backing = {}, .is_block_device = *kind, .is_direct = options.direct};
   const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY |
                     (opened.is_block_device && options.exclusive ? O_EXCL : 0);
   int error = open_once(path.c_str(), flags, opened);
@@ -104,12 +115,18 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
   kind = check_kind(status);
   if (!kind) return fail(kind);
   if (*kind != opened.is_block_device) return fail(Errc::kInvalid, "device: changed while opened");
-  if (opened.is_block_device) return opened;
-  const int lock = (options.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB;
-  while (::flock(opened.fd.get(), lock) < 0) {
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) return fail_open("device: lock", errno);
-    if (!may_try_again(deadline)) return fail(Errc::kBusy, "device: lock", EBUSY);
+  const int lock = options.read_only ? LOCK_SH : LOCK_EX;
+  if (!opened.is_block_device) {
+    if (!loop_device_over(status).empty()) {
+      return fail(Errc::kBusy, "device: shown by a loop device", EBUSY);
+    }
+    if (auto ok = lock_file(opened.fd.get(), lock, deadline); !ok) return fail(ok);
+    return opened;
+  }
+  if (const std::string backing = backing_file_of(status); !backing.empty()) {
+    opened.backing.reset(::open(backing.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    if (!opened.backing) return fail_open("device: file of the loop device", errno);
+    if (auto ok = lock_file(opened.backing.get(), lock, deadline); !ok) return fail(ok);
   }
   return opened;
 }
@@ -184,8 +201,8 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path,
   const auto found = info.is_block_device ? find_block_geometry(opened->fd.get(), info)
                                           : find_file_geometry(opened->fd.get(), info);
   if (!found) return fail(found);
-  std::unique_ptr<FileDevice> device(
-      new FileDevice(std::move(opened->fd), std::move(info), options.read_only));
+  std::unique_ptr<FileDevice> device(new FileDevice(
+      std::move(opened->fd), std::move(opened->backing), std::move(info), options.read_only));
   auto engine = make_io_engine(
       {.choice = options.engine, .queue_depth_max = options.queue_depth_max}, device->counters_);
   if (!engine) return fail(engine);

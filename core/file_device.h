@@ -26,11 +26,15 @@ class FileDevice final : public Device {
   [[nodiscard]] DeviceCounters counters() const override { return counters_.snapshot(); }
 
  private:
-  FileDevice(UniqueFd fd, DeviceInfo info, bool read_only)
-      : fd_(std::move(fd)), info_(std::move(info)), read_only_(read_only) {}
+  FileDevice(UniqueFd fd, UniqueFd backing, DeviceInfo info, bool read_only)
+      : fd_(std::move(fd)),
+        backing_(std::move(backing)),
+        info_(std::move(info)),
+        read_only_(read_only) {}
   [[nodiscard]] bool accepts(const IoRequest& request) const;
 
   const UniqueFd fd_;
+  const UniqueFd backing_;  // of a loop device: locked, never read
   DeviceInfo info_;
   const bool read_only_;
   IoCounters counters_;

@@ -309,6 +309,22 @@ TEST_F(BlockDeviceTest, ASecondOpenerFindsItBusy) {
   expect_code(open_file_device(loop_->path(), kReader), Errc::kBusy);
 }
 
+TEST_F(BlockDeviceTest, AnImageAndTheLoopDeviceThatShowsItAreOneThing) {
+  expect_code(open_file_device(image_, kAtOnce), Errc::kBusy);  // attached, though not open
+  const Opened device = open_file_device(loop_->path(), kPatient);
+  ASSERT_TRUE(device);
+  const testing::LoopDevice second = testing::LoopDevice::attach(image_).value();
+  expect_code(open_file_device(second.path(), kAtOnce), Errc::kBusy);
+}
+
+TEST_F(BlockDeviceTest, ADeviceWhoseFileIsOpenIsBusy) {
+  loop_.reset();
+  const Opened image = open_file_device(image_, kPatient);
+  ASSERT_TRUE(image);
+  loop_.emplace(testing::LoopDevice::attach(image_).value());
+  expect_code(open_file_device(loop_->path(), kAtOnce), Errc::kBusy);
+}
+
 TEST_F(BlockDeviceTest, AMountedDeviceIsBusy) {
   const std::string make = "mkfs.ext4 -q -F " + loop_->path() + " >/dev/null 2>&1";
   if (std::system(make.c_str()) != 0) GTEST_SKIP() << "mkfs.ext4 is not to be had";
