@@ -18,7 +18,7 @@ namespace kvslot {
 // Node numbers of the mount: below this they are NodeIds, from here on pseudo-nodes.
 inline constexpr std::uint64_t kPseudoNodeFirst = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kControlDirectoryNode = kPseudoNodeFirst;
-inline constexpr std::string_view kControlDirectoryName = ".kvslot";
+inline constexpr std::string_view kControlDirectoryName = kReservedName;
 
 struct PseudoNode {
   std::uint64_t node = 0;  // stable for one path while the mount lives
@@ -39,6 +39,8 @@ struct PseudoEntry {
 class PseudoHandle {
  public:
   virtual ~PseudoHandle() = default;
+  // Whether read() may wait for the device: it needs a thread that others can spare.
+  [[nodiscard]] virtual bool waits_for_device() const { return false; }
   // Bytes from offset; fewer than size_bytes only at the end. Offsets before what was already
   // read are served for bounded files, and restart the cursor for the unbounded ones.
   virtual Result<std::string> read(std::uint64_t offset_bytes, std::size_t size_bytes) = 0;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
@@ -57,7 +58,7 @@ void add_mount_options(CLI::App* command, Words& target) {
       ->add_option("-o", target,
                    "Mount options: ro, sync, commit=SECONDS, allow_other, uid=, gid=, umask=, "
                    "control=hidden|visible|none, transport=auto|uring|dev, "
-                   "readdirplus=auto|yes|no, staging=SIZE, engine=auto|uring|posix")
+                   "readdirplus=auto|yes|no, staging=SIZE, engine=auto|uring|io_uring|posix")
       ->type_name("OPTIONS")
       ->expected(1)
       ->take_all();
@@ -112,8 +113,9 @@ void add_checks(CLI::App& app, CommandLine& line) {
   required(info, "PATH", line.info_path, "Block device or image file");
   info->callback([&line] { line.run = [&line] { return run_info(line.info_path); }; });
 
-  CLI::App* fsck = app.add_subcommand(
-      "fsck", "Check a store, unmounted, changing nothing: 0 clean, 4 damaged, 8 could not run");
+  CLI::App* fsck = app.add_subcommand("fsck",
+                                      "Check a store, unmounted, changing nothing: 0 clean, 4 "
+                                      "damaged, 8 could not run, 16 wrong usage");
   required(fsck, "PATH", line.fsck.path, "Block device or image file");
   fsck->add_flag("--no-values", line.skip_values, "Check the structure only, not every value");
   fsck->add_flag("-n", line.is_ignored, "Change nothing, as always");
@@ -231,7 +233,12 @@ int parse_and_run(CLI::App& app, const Words& words, CommandLine& line) {
   } catch (const CLI::ParseError& error) {
     return complain_usage(app, words, error.what());
   }
-  return line.run();
+  const int exit_code = line.run();
+  if (exit_code != kExitOk || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) {
+    return exit_code;
+  }
+  complain("standard output", "cannot be written; is the disk full?");
+  return words.front() == "fsck" ? kFsckCouldNotRun : kExitFailure;
 }
 
 int run_command_line(const std::string& program, Words words) {

@@ -57,6 +57,8 @@ class LargeValue {
 
   // Finds the key's file, or makes it and its directories.
   Result<void> open(std::string_view key) {
+    const auto there = volume_.find(key);  // judges all of the key before anything is made
+    if (!there && there.error().code != Errc::kNotFound) return fail(there);
     NodeId directory = NodeId::kRoot;
     for (std::size_t slash = 0; (slash = key.find('/')) != std::string_view::npos;) {
       const auto next = find_or_make(directory, key.substr(0, slash), NodeKind::kDirectory);

@@ -29,6 +29,9 @@ inline constexpr std::size_t kNameSizeBytesMax = 255;         // one component o
 inline constexpr std::size_t kSymlinkSizeBytesMax = 4095;     // target of a symbolic link
 inline constexpr std::size_t kXattrSizeBytesMax = 64 * 1024;  // all attributes of a node together
 
+// The name at the root under which a mount shows the engine's state; no key can be put there.
+inline constexpr std::string_view kReservedName = ".kvslot";
+
 // Which object: the inode number. Stored with the key, kept by rename, never reused.
 enum class ObjectId : std::uint64_t { kNone = 0, kRoot = 1 };
 

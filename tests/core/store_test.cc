@@ -112,6 +112,8 @@ TEST_F(StoreTest, ABadKeyFailsAloneAndSaysWhy) {
                                       {std::string(256, 'n'), "bad"},
                                       {"folder", "bad"},
                                       {"file/below", "bad"},
+                                      {".kvslot/x", "bad"},
+                                      {"made/for/", "bad"},
                                       {std::string(255, 'n'), "good"},
                                       {"good2", "2"}});
   EXPECT_THAT(
@@ -120,7 +122,9 @@ TEST_F(StoreTest, ABadKeyFailsAloneAndSaysWhy) {
                   to_string(Errc::kInvalid), to_string(Errc::kInvalid), to_string(Errc::kInvalid),
                   to_string(Errc::kInvalid), to_string(Errc::kInvalid), to_string(Errc::kInvalid),
                   to_string(Errc::kTooLarge), to_string(Errc::kWrongKind),
-                  to_string(Errc::kWrongKind), "ok", "ok"));
+                  to_string(Errc::kWrongKind), to_string(Errc::kInvalid), to_string(Errc::kInvalid),
+                  "ok", "ok"));
+  EXPECT_FALSE(store().volume().find("made")) << "made for a key that is none";
   EXPECT_EQ(get("good1"), "1");
   EXPECT_EQ(get("good2"), "2");
   EXPECT_EQ(get("file"), "x");

@@ -301,7 +301,10 @@ TEST_F(CliTest, ImpossibleKeysAreRefusedAndNothingIsStored) {
   expect_refused(run_kvslot({"put", path, "../b"}, "x"), 1, "../b");
   expect_refused(run_kvslot({"put", path, "dir"}, "x"), 1, "dir");
   expect_refused(run_kvslot({"put", path, "dir/key/below"}, "x"), 1, "dir/key/below");
+  expect_refused(run_kvslot({"put", path, ".kvslot"}, "x"), 1, ".kvslot");
+  expect_refused(run_kvslot({"put", path, "new/folder/"}, "x"), 1, "new/folder/");
   EXPECT_EQ(run_kvslot({"ls", path}).out, "dir/key\n");
+  EXPECT_NE(run_kvslot({"fsck", path}).out.find(" 1 directories,"), std::string::npos);
   expect_ok(run_kvslot({"put", path, "dir/" + std::string(255, 'k')}, "x"));
 }
 
@@ -323,6 +326,13 @@ TEST_F(CliTest, AFileThatCannotBeReadOrWrittenIsNamed) {
   expect_refused(run_kvslot({"put", path, "key", directory_.path()}), 1, directory_.path());
   expect_refused(run_kvslot({"get", path, "dir/key", missing}), 1, missing);
   EXPECT_EQ(run_kvslot({"ls", path}).out, "dir/key\n");
+}
+
+TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailure) {
+  const std::string path = make_store();
+  const std::string command = std::string(KVSLOT_BINARY) + " \"$@\" >/dev/full";
+  expect_refused(run_shell(command, {"ls", path}), 1, "standard output");
+  expect_refused(run_shell(command, {"fsck", path}), 8, "standard output");
 }
 
 // ---- bench ----
