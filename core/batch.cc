@@ -33,14 +33,22 @@ Batch::Reserved Batch::reserve(bool wait_for_slots) {
       state_.slots.unreserve(std::exchange(change.reserved_slots, 0));
       change.result = writable;
     }
+    taken_count_ = changes_.size();
     return Reserved::kNothing;
   }
   planned_.reserve(changes_.size());
   for (ContentChange& change : changes_) {
-    state_.slots.unreserve(std::exchange(change.reserved_slots, 0));
+    const std::uint32_t reserved_slots = std::exchange(change.reserved_slots, 0);
+    state_.slots.unreserve(reserved_slots);
     PlannedChange planned;
     planned.change = &change;
     change.result = plan(change, planned);
+    if (is_full_) {
+      const bool again = state_.slots.reserve(reserved_slots).has_value();
+      change.reserved_slots = again ? reserved_slots : 0;
+      break;
+    }
+    ++taken_count_;
     const bool takes_part = change.result && (planned.node != NodeId::kNone);
     if (takes_part) planned_.push_back(std::move(planned));
   }
@@ -60,6 +68,12 @@ Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) {
     return ok;
   }
   describe(change, planned);
+  xattr_bytes_ += xattrs_bytes(planned.image.xattrs);
+  is_full_ = !planned_.empty() && xattr_bytes_ > state_.geometry.journal_size_bytes / 8;
+  if (is_full_) {
+    undo(planned);
+    return {};
+  }
   std::uint64_t bytes = 0;
   std::uint32_t slot_count = 0;
   for (const PlannedWindow& window : planned.windows) {
@@ -114,13 +128,10 @@ Result<void> Batch::resolve(ContentChange& change, PlannedChange& planned) {
 
 Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
   std::uint64_t needed = 0;
-  std::uint64_t extent_count = 0;
-  for (const WindowWrite& write : change.writes) {
-    needed += state_.slots_of(write.size_bytes);
-    extent_count += units_of(write.size_bytes, kExtentSizeBytesMax);
-  }
+  for (const WindowWrite& write : change.writes) needed += state_.slots_of(write.size_bytes);
+  // Each slot may become an extent of its own, and the checkpoint has to hold them all.
   if (needed > state_.slots.available_count() ||
-      !state_.admit_image_bytes(extent_count * kExtentRecordBytes)) {
+      !state_.admit_image_bytes(needed * kExtentRecordBytes)) {
     state_.counters.no_space.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoSpace, "no free slots", ENOSPC);
   }
@@ -129,6 +140,7 @@ Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
     if (!state_.slots.take(state_.slots_of(write.size_bytes), window.runs))
       return fail(Errc::kNoSpace, "no free slots", ENOSPC);
     cut_window(write, window);
+    state_.unindexed_extents += window.extents.size();
     planned.windows.push_back(std::move(window));
   }
   return {};
@@ -188,36 +200,58 @@ void Batch::describe(ContentChange& change, PlannedChange& planned) {
 
 // Gives back what an unpublished change took.
 void Batch::undo(PlannedChange& planned) {
-  for (const PlannedWindow& window : planned.windows)
+  for (const PlannedWindow& window : planned.windows) {
     for (const SlotRun run : window.runs) state_.slots.give_back(run);
+    state_.unindexed_extents -= window.extents.size();
+  }
   planned.windows.clear();
   if (state_.index.stored(planned.node) == StoredState::kStoring) {
     state_.index.set_stored(planned.node, StoredState::kUnstored);
     if (const auto orphan = state_.orphans.find(raw(planned.node)); orphan != state_.orphans.end())
       orphan.value() = 0;
+    if (state_.index.is_shadowed(planned.node)) state_.unhide(planned.node);
   }
   if (planned.created && state_.index.is_linked(planned.node)) state_.retire(planned.node);
   planned.change->newly_stored = false;
+}
+
+namespace {
+
+bool has_failed(const PlannedWindow& window) {
+  return std::any_of(window.extents.begin(), window.extents.end(),
+                     [](const PlannedExtent& extent) { return extent.error != 0; });
+}
+
+}  // namespace
+
+void Batch::quarantine_window(PlannedWindow& window) {
+  for (const SlotRun run : window.runs) {
+    state_.slots.quarantine(run);
+    quarantined_.push_back(run);
+  }
+  window.runs.clear();
+}
+
+void Batch::quarantine_failed(PlannedChange& planned) {
+  MutexLock lock(state_.mutex);
+  for (PlannedWindow& window : planned.windows)
+    if (has_failed(window)) quarantine_window(window);
 }
 
 bool Batch::move_elsewhere(PlannedChange& planned) {
   MutexLock lock(state_.mutex);
   for (std::size_t i = 0; i < planned.windows.size(); ++i) {
     PlannedWindow& window = planned.windows[i];
-    const bool failed = std::any_of(window.extents.begin(), window.extents.end(),
-                                    [](const PlannedExtent& extent) { return extent.error != 0; });
-    if (!failed) continue;
-    for (const SlotRun run : window.runs) {
-      state_.slots.quarantine(run);
-      quarantined_.push_back(run);
-    }
-    window.runs.clear();
+    if (!has_failed(window)) continue;
+    quarantine_window(window);
+    state_.unindexed_extents -= window.extents.size();
     const WindowWrite& write = planned.change->writes[i];
     if (!state_.slots.take(state_.slots_of(write.size_bytes), window.runs)) {
       window.extents.clear();
       return false;
     }
     cut_window(write, window);
+    state_.unindexed_extents += window.extents.size();
     for (PlannedExtent& extent : window.extents) extent.error = -1;  // still to be written
   }
   return true;
@@ -272,6 +306,7 @@ void Batch::publish(const BatchRecord& measured, std::uint64_t journal_bytes) {
   record.journal_bytes = static_cast<std::uint32_t>(journal_bytes);
   state_.inflight.clear();
   state_.published_upto = sequence_;
+  state_.recorded_refused = false;
   for (PlannedChange& planned : planned_) {
     finish(planned);
     if (planned.error != 0) ++record.failures;
@@ -302,6 +337,8 @@ void Batch::abandon(const Error& error, bool certain) {
                                  later.bytes.end());
     state_.recorded.count += later.count;
     state_.recorded.touched = std::move(later.touched);
+    state_.recorded_refused = true;
+    state_.recorded_drained.notify_all();
   }
   for (PlannedChange& planned : planned_) {
     if (certain) {
@@ -341,6 +378,10 @@ void Batch::publish_content(PlannedChange& planned) {
   std::vector<Extent> content = merged_content(planned, replaced);
   for (const PlacedWindow& window : planned.change->placed)
     for (const SlotRun run : state_.runs_of(window.extents)) state_.placed.erase(run);
+  for (const PlacedWindow& window : planned.change->placed)
+    state_.unindexed_extents -= window.extents.size();
+  for (const PlannedWindow& window : planned.windows)
+    state_.unindexed_extents -= window.extents.size();
   state_.doom_extents(replaced, sequence_);
   state_.index.set_content(planned.node, planned.change->size_bytes, std::move(content));
   settle_names(planned);
@@ -352,7 +393,7 @@ void Batch::settle_names(PlannedChange& planned) {
   Index& index = state_.index;
   if (index.stored(planned.node) != StoredState::kStoring) return;
   index.set_stored(planned.node, StoredState::kStored);
-  if (!index.is_linked(planned.node)) {
+  if (!index.is_linked(planned.node) && !index.is_shadowed(planned.node)) {
     state_.record(RemoveNode{planned.image.object});
     state_.orphans[raw(planned.node)] = state_.next_sequence;
     return;

@@ -65,8 +65,13 @@ class Batch {
   // recorded waits for the next batch; otherwise the slots stay taken.
   void abandon(const Error& error, bool certain);
 
+  // How many of the changes, from the first on, the batch decided about; the others are untouched.
+  [[nodiscard]] std::size_t taken_count() const { return taken_count_; }
+
   // New places for the extents of a change that could not be written; false: no space.
   [[nodiscard]] bool move_elsewhere(PlannedChange& planned);
+  // Slots of windows that failed again are not given back with the others.
+  void quarantine_failed(PlannedChange& planned);
   // What the block holds: recorded changes, quarantined slots, contents of surviving changes.
   [[nodiscard]] std::vector<std::byte> encode_records(std::uint32_t& count) const;
 
@@ -85,6 +90,7 @@ class Batch {
   void cut_window(const WindowWrite& write, PlannedWindow& window) REQUIRES(state_.mutex);
   void describe(ContentChange& change, PlannedChange& planned) REQUIRES(state_.mutex);
   void undo(PlannedChange& planned) REQUIRES(state_.mutex);
+  void quarantine_window(PlannedWindow& window) REQUIRES(state_.mutex);
   void finish(PlannedChange& planned) REQUIRES(state_.mutex);
   void finish_placing(PlannedChange& planned) REQUIRES(state_.mutex);
   void publish_content(PlannedChange& planned) REQUIRES(state_.mutex);
@@ -96,6 +102,9 @@ class Batch {
   Volume::State& state_;
   std::span<ContentChange> changes_;
   std::vector<PlannedChange> planned_;
+  std::size_t taken_count_ = 0;
+  std::uint64_t xattr_bytes_ = 0;  // in the records of planned_
+  bool is_full_ = false;           // the last plan() found no room for its attributes
   RecordedChanges recorded_;
   std::vector<SlotRun> quarantined_;
   std::uint64_t sequence_ = 0;

@@ -119,13 +119,13 @@ Result<void> BatchWriter::encode_block() {
     const auto place = ring_.place(needed);
     if (!place) return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
     block_offset_ = *place;
-  } else if (needed > block_bytes_ && block_offset_ + needed > ring_.size_bytes()) {
+  } else if (needed > block_bytes_ && ring_.place(needed) != block_offset_) {
     return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
   }
   block_bytes_ = std::max(needed, block_bytes_);
   if (block_.capacity() < block_bytes_) block_ = state_.pool.take_or_heap(block_bytes_);
   const Bytes block = block_.first(block_bytes_);
-  std::memcpy(block.data() + kJournalHeaderBytes, records.data(), records.size());
+  std::copy(records.begin(), records.end(), block.begin() + kJournalHeaderBytes);
   const Bytes rest = block.subspan(kJournalHeaderBytes + records.size());
   std::fill(rest.begin(), rest.end(), std::byte{0});
   header_ = {.size_bytes = 0,
@@ -231,6 +231,7 @@ void BatchWriter::drop_failed() {
     const int error = planned.error == 0 ? error_of(planned) : 0;
     if (error == 0) continue;
     report(planned, "the put failed");
+    if (error != ENOSPC) batch_.quarantine_failed(planned);
     planned.error = error;
   }
 }

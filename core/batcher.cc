@@ -30,6 +30,8 @@ constexpr std::size_t kVainTurnsPerChange = 128;
 constexpr std::size_t kVainTurnsMin = 32;
 constexpr std::size_t kVainTurnsMinUnawaited = 256;
 constexpr std::size_t kVainTurnsMax = 512;
+// Asynchronous puts wait while more than this is queued.
+constexpr std::uint64_t kQueuedBytesMax = 256 << 20;
 // Changes that have gathered enough.
 constexpr std::size_t kGatheredMax = 64;
 using Clock = std::chrono::steady_clock;
@@ -59,7 +61,8 @@ struct Batcher::State {
   Condition work;        // for the committer
   Condition flush_work;  // for the flusher
   Condition checkpoint_work;
-  Condition idle;  // for close
+  Condition idle;   // for close
+  Condition taken;  // for asynchronous puts that wait for room in the queue
   std::deque<Job> queue GUARDED_BY(mutex);
   std::deque<FlushWait> flushes GUARDED_BY(mutex);
   std::set<std::string, std::less<>> async_keys GUARDED_BY(mutex);
@@ -75,7 +78,6 @@ struct Batcher::State {
   bool dispatch_fails GUARDED_BY(mutex) = false;
   std::uint64_t pending GUARDED_BY(mutex) = 0;  // jobs accepted and not answered
   std::uint64_t dispatches GUARDED_BY(mutex) = 0;
-  std::uint64_t callback_failures GUARDED_BY(mutex) = 0;
 
   // Declared last: they end before anything they use.
   std::jthread committer, flusher, checkpointer;
@@ -104,6 +106,7 @@ struct Batcher::State {
         step_back(lock);
         recorded = false;
         queued_bytes = 0;
+        taken.notify_all();
         awaited = 0;
         if (queue.size() > kJobsTogetherMax) reason = "full";
         while (!queue.empty() && jobs.size() < kJobsTogetherMax) {
@@ -128,7 +131,8 @@ struct Batcher::State {
   // again: they get their turn first, as long as turns bring something. A turn is a yield, so a
   // busy machine spends it on them and an idle one some nanoseconds: nothing is waited for that
   // may not come. core/ARCHITECTURE.md has what this brings.
-  void step_back(MutexLock& lock) REQUIRES(mutex) {
+  // The caller holds the mutex through `lock`, which the analysis cannot see.
+  void step_back(MutexLock& lock) NO_THREAD_SAFETY_ANALYSIS {
     const std::size_t least = awaited == 0 ? kVainTurnsMinUnawaited : kVainTurnsMin;
     const std::size_t vain_max =
         std::clamp(kVainTurnsPerChange * (last_batch - std::min<std::size_t>(last_batch, 1)), least,
@@ -187,11 +191,13 @@ struct Batcher::State {
         unflushed_since.reset();
         flushing = true;
       }
-      const std::uint64_t target = waits.empty() ? UINT64_MAX : waits.back().sequence;
+      std::uint64_t target = waits.empty() ? UINT64_MAX : 0;
+      for (const FlushWait& wait : waits) target = std::max(target, wait.sequence);
       const Result<void> flushed = volume.flush_until(target);
       {
         MutexLock lock(mutex);
         flushing = false;
+        recorded = recorded || volume.has_recorded();  // what an earlier block had no room for
         work.notify_one();
       }
       for (FlushWait& wait : waits)
@@ -228,6 +234,12 @@ struct Batcher::State {
     job = Job();  // lets go of what the callbacks hold, before close() can return
     MutexLock lock(mutex);
     if (--pending == 0) idle.notify_all();
+  }
+
+  // Back-pressure for asynchronous puts: until what is queued is less than the bound.
+  void wait_for_queue() {
+    MutexLock lock(mutex);
+    while (queued_bytes > kQueuedBytesMax && !closing) taken.wait(mutex);
   }
 
   // All jobs in one dispatch, or none.
@@ -362,6 +374,7 @@ std::vector<PutFuture> Batcher::submit_put_many(AsyncPut put) {
     MutexLock lock(group->mutex);
     group->open = accepted.size();
   }
+  s.wait_for_queue();
   std::vector<Job> jobs(accepted.size());
   for (std::size_t n = 0; n < accepted.size(); ++n) {
     const std::size_t i = accepted[n];

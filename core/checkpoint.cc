@@ -17,6 +17,7 @@ namespace kvslot {
 namespace {
 
 constexpr std::uint32_t kNodesPerLock = 1024;
+constexpr int kBadRunsMax = 16;  // of one checkpoint, before the device is given up
 
 // Threads: one thread at a time, the holder of the checkpoint mutex.
 class CheckpointWriter {
@@ -115,7 +116,9 @@ class CheckpointWriter {
       std::memcpy(chunk.data() + kChunkHeaderBytes, stream_.data() + done, payload);
       seal_chunk(chunk, root_.sequence, static_cast<std::uint32_t>(entries_.size()), payload,
                  state_.geometry.uuid);
-      if (auto ok = write_slot(run->first, chunk); !ok) return ok;
+      const auto written = write_slot(*run, chunk);
+      if (!written) return fail(written);
+      if (!*written) continue;  // in another place
       entries_.push_back(
           {static_cast<std::uint32_t>(run->first), static_cast<std::uint32_t>(chunk.size())});
       done += payload;
@@ -139,12 +142,16 @@ class CheckpointWriter {
       const auto last = i + 1 == count ? entries_.end()
                                        : first + static_cast<std::ptrdiff_t>(kManifestEntriesMax);
       manifest.entries.assign(first, last);
-      const auto run = take(1);
-      if (!run) return fail(run);
       const std::vector<std::byte> block = encode_manifest(manifest, state_.geometry.uuid);
       std::memcpy(buffer_.data(), block.data(), block.size());
-      if (auto ok = write_slot(run->first, buffer_.first(kBlockSizeBytes)); !ok) return ok;
-      next_slot = static_cast<std::uint32_t>(run->first);
+      for (bool done = false; !done;) {
+        const auto run = take(1);
+        if (!run) return fail(run);
+        const auto written = write_slot(*run, buffer_.first(kBlockSizeBytes));
+        if (!written) return fail(written);
+        done = *written;
+        next_slot = static_cast<std::uint32_t>(run->first);
+      }
     }
     root_.manifest_slot = next_slot;
     return {};
@@ -160,10 +167,26 @@ class CheckpointWriter {
     return run;
   }
 
-  Result<void> write_slot(SlotId slot, ConstBytes bytes) {
+  // False: the slots are bad, and quarantined; the bytes have to go elsewhere.
+  Result<bool> write_slot(SlotRun run, ConstBytes bytes) {
     state_.counters.checkpoint_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
-    return write_device(*state_.device,
-                        std::uint64_t{state_.first_block_of(slot)} * kBlockSizeBytes, bytes);
+    const auto written = write_device(
+        *state_.device, std::uint64_t{state_.first_block_of(run.first)} * kBlockSizeBytes, bytes);
+    if (written) return true;
+    if (written.error().code != Errc::kIo || ++bad_runs_ > kBadRunsMax) return fail(written);
+    state_.note_fault({.time_ns = 0,
+                       .operation = "checkpoint",
+                       .key = {},
+                       .slot = run.first,
+                       .os_errno = to_errno(written.error()),
+                       .action = "slots quarantined, written again elsewhere"});
+    MutexLock lock(state_.mutex);
+    runs_.pop_back();
+    state_.checkpoint_taken -= run.count;
+    state_.slots.quarantine(run);
+    state_.record(QuarantineSlots{run});
+    state_.update_checkpoint_reserve();
+    return false;
   }
 
   Volume::State& state_;
@@ -172,13 +195,16 @@ class CheckpointWriter {
   std::vector<std::byte> stream_;
   std::vector<ManifestEntry> entries_;
   std::vector<SlotRun> runs_;
+  int bad_runs_ = 0;
 };
 
 Result<CheckpointRoot> write_durably(Volume::State& state, CheckpointWriter& writer,
                                      std::uint64_t sequence) {
   auto root = writer.write(sequence);
   if (!root) return root;
-  root->included_upto = commit_recorded(state);
+  const auto included = commit_recorded(state);
+  if (!included) return fail(included);
+  root->included_upto = *included;
   // Chunks were written outside of any batch, so this flush must reach the device.
   if (auto ok = state.flush_device(); !ok) return fail(ok);
   if (auto ok = state.volume->flush_until(root->included_upto); !ok) return fail(ok);
@@ -217,7 +243,11 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
     is_short = state.slots.free_count() + previous < state.checkpoint_slots_needed(0) + previous;
   }
   // Slots that wait for a flush are part of the reserve.
-  if (is_short) static_cast<void>(state.volume->flush_until(commit_recorded(state)));
+  if (is_short) {
+    const auto sequence = commit_recorded(state);
+    if (!sequence) return fail(sequence);
+    if (auto ok = state.volume->flush_until(*sequence); !ok) return ok;
+  }
   CheckpointWriter writer(state);
   const std::uint64_t sequence =
       std::max(state.superblock.current.sequence, state.superblock.previous.sequence) + 1;

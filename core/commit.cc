@@ -61,17 +61,21 @@ Round next_round(const Volume::State& state, std::span<const ContentChange> chan
   return round;
 }
 
-// For each change the one that decides its key: the last of the batch wins, earlier ones are
-// answered with its result and not written.
-std::vector<std::size_t> last_of_key(std::span<const ContentChange> changes) {
+// For each change the one that decides its key. The last of the batch that may replace wins; one
+// that must leave an existing key alone loses to any other, and among such the first wins. The
+// losers are answered with the winner's result.
+std::vector<std::size_t> winners(std::span<const ContentChange> changes) {
   std::vector<std::size_t> winner(changes.size());
-  tsl::robin_map<std::string_view, std::size_t> last;
-  for (std::size_t i = changes.size(); i-- > 0;) {
+  tsl::robin_map<std::string_view, std::size_t> best;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
     winner[i] = i;
     if (changes[i].node != NodeId::kNone || changes[i].key.empty()) continue;
-    const auto [found, is_last] = last.insert({changes[i].key, i});
-    if (!is_last) winner[i] = found->second;
+    const auto [found, is_first] = best.insert({changes[i].key, i});
+    if (!is_first && !changes[i].keep_existing) found.value() = i;
   }
+  for (std::size_t i = 0; i < changes.size(); ++i)
+    if (changes[i].node == NodeId::kNone && !changes[i].key.empty())
+      winner[i] = best.at(changes[i].key);
   return winner;
 }
 
@@ -85,33 +89,38 @@ class Committer {
   Committer(Volume& volume, Volume::State& state, const char* reason)
       : volume_(volume), state_(state), reason_(reason) {}
 
+  // At least one round, for what was recorded.
   std::uint64_t run(std::span<ContentChange> changes) {
-    std::uint64_t sequence = 0;
-    bool first = true;
-    while (first || !changes.empty()) {
-      first = false;
-      if (!changes.empty() && is_oversized(changes.front())) {
+    std::uint64_t sequence = published();
+    bool has_run = false;
+    while (!changes.empty()) {
+      if (is_oversized(changes.front())) {
         changes = changes.subspan(1);
         continue;
       }
       const Round round = next_round(state_, changes);
-      sequence = std::max(sequence, run_round(changes.first(round.count), round.record_bytes));
-      changes = changes.subspan(round.count);
+      std::span<ContentChange> taken = changes.first(round.count);
+      sequence = std::max(sequence, run_round(taken, round.record_bytes));
+      changes = changes.subspan(taken.size());
+      has_run = true;
     }
-    return sequence;
+    std::span<ContentChange> none;
+    return has_run ? sequence : std::max(sequence, run_round(none, 0));
   }
 
   // One round of recorded changes only, whatever room the journal has.
-  std::uint64_t run_recorded() {
+  Result<std::uint64_t> run_recorded() {
     MutexLock turn(state_.commit_turn);
     Batch batch(state_, {});
     Stopwatch watch;
-    if (batch.reserve(false) == Batch::Reserved::kReady) write_and_publish(batch, watch.lap());
+    if (batch.reserve(false) == Batch::Reserved::kReady)
+      if (auto ok = write_and_publish(batch, watch.lap()); !ok) return fail(ok);
     return published();
   }
 
  private:
-  std::uint64_t run_round(std::span<ContentChange> changes, std::uint64_t record_bytes) {
+  // Shortens `changes` to those it took, when their attributes are more than a block should hold.
+  std::uint64_t run_round(std::span<ContentChange>& changes, std::uint64_t record_bytes) {
     for (int attempt = 0; attempt < kSlotAttemptsMax; ++attempt) {
       make_journal_room(record_bytes);
       MutexLock turn(state_.commit_turn);
@@ -124,8 +133,10 @@ class Committer {
         recover_slots();
         continue;
       }
+      changes = changes.first(batch.taken_count());
       if (reserved == Batch::Reserved::kNothing) return published();
-      write_and_publish(batch, reserve_us);
+      // A refused block is known by its number: flush_until() finds that it was not published.
+      static_cast<void>(write_and_publish(batch, reserve_us));
       return batch.sequence();
     }
     return published();
@@ -140,13 +151,14 @@ class Committer {
     return true;
   }
 
-  void write_and_publish(Batch& batch, std::uint64_t reserve_us) REQUIRES(state_.commit_turn) {
+  Result<void> write_and_publish(Batch& batch, std::uint64_t reserve_us)
+      REQUIRES(state_.commit_turn) {
     Stopwatch watch;
     mark(InflightState::kSubmitted);
     BatchWriter writer(state_, *state_.ring, batch);
     if (const auto written = writer.write(); !written) {
       give_up(batch, written.error());
-      return;
+      return written;
     }
     BatchRecord record = writer.measured();
     record.reason = reason_;
@@ -155,6 +167,7 @@ class Committer {
     copy_ring();
     batch.publish(record, writer.journal_bytes());
     note_publish_time(batch.sequence(), watch.lap());
+    return {};
   }
 
   // The block is not on the device. For lack of space it certainly is not, and everything is as
@@ -234,13 +247,13 @@ class Committer {
 
 }  // namespace
 
-std::uint64_t commit_recorded(Volume::State& state) {
+Result<std::uint64_t> commit_recorded(Volume::State& state) {
   return Committer(*state.volume, state, "checkpoint").run_recorded();
 }
 
 std::uint64_t Volume::commit(std::span<ContentChange> changes, const char* reason) {
   State& s = *state_;
-  const std::vector<std::size_t> winner = last_of_key(changes);
+  const std::vector<std::size_t> winner = winners(changes);
   const bool repeats =
       std::any_of(winner.begin(), winner.end(),
                   [&, i = std::size_t{0}](std::size_t w) mutable { return w != i++; });
@@ -261,7 +274,7 @@ std::uint64_t Volume::commit(std::span<ContentChange> changes, const char* reaso
       if (winner[i] != i) changes[i].result = changes[winner[i]].result;
   }
   if (unflushed_bytes() > s.options.unflushed_bytes_max) {
-    // The outcome reaches whoever waits for durability; nobody waits here.
+    // Bounds what recovery has to verify. A failure stops writes, which every later call reports.
     static_cast<void>(flush_until(sequence));
   }
   if (s.options.inline_checkpoints && wants_checkpoint())
@@ -293,6 +306,8 @@ Result<void> Volume::flush_until(std::uint64_t block_sequence) {
   {
     MutexLock lock(s.mutex);
     if (s.read_only_reason != nullptr) return fail(Errc::kReadOnly, s.read_only_reason, EROFS);
+    if (block_sequence != UINT64_MAX && block_sequence > s.published_upto)
+      return fail(Errc::kNoSpace, "the journal had no room", ENOSPC);
     if (s.durable_upto >= block_sequence || s.durable_upto == s.published_upto) return {};
     target = s.published_upto;
     bytes = s.unflushed_bytes;

@@ -226,6 +226,10 @@ void Volume::read_many(std::span<ReadRequest> requests) {
         continue;
       }
       const std::uint64_t size = s.index.size_bytes(request.node);
+      if (request.whole && request.size_bytes < size) {
+        view.result = fail(Errc::kTooLarge, "the value is larger than the buffer", ERANGE);
+        continue;
+      }
       if (request.offset_bytes >= size) continue;
       view.size_bytes = std::min<std::uint64_t>(request.size_bytes, size - request.offset_bytes);
       Extent scratch;
@@ -271,6 +275,7 @@ void Volume::discard_placed(std::span<const PlacedWindow> windows) {
   MutexLock lock(s.mutex);
   for (const PlacedWindow& window : windows) {
     for (const SlotRun run : s.runs_of(window.extents)) s.placed.erase(run);
+    s.unindexed_extents -= window.extents.size();
     s.doom_extents(window.extents, 0);  // no record ever named them
   }
   s.reclaim();

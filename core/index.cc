@@ -413,7 +413,7 @@ NodeImage Index::image(NodeId node) const {
 bool Index::is_checkpointed(NodeId node) const {
   const Entry& e = entry(node);
   return e.used && (e.linked || e.shadowed || node == NodeId::kRoot) &&
-         stored(node) != StoredState::kUnstored;
+         stored(node) == StoredState::kStored;
 }
 
 std::uint64_t Index::image_bytes(NodeId node) const {

@@ -85,7 +85,8 @@ class Index {
   // --- Whole.
   void clear();
   [[nodiscard]] NodeImage image(NodeId node) const;
-  // What a checkpoint holds: linked or shadowed, and not kUnstored.
+  // What a checkpoint holds: linked or shadowed, and stored. A file in its first commit is left to
+  // that commit's block, which lies behind the checkpoint's position.
   [[nodiscard]] bool is_checkpointed(NodeId node) const;
   [[nodiscard]] std::uint64_t image_bytes(NodeId node) const;
   // Sum of image_bytes over all nodes, stored or not: what the next checkpoint may need.

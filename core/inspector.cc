@@ -99,16 +99,19 @@ class StateInspector : public Inspector {
 
   std::vector<NodeRecord> nodes(std::uint32_t& cursor, std::size_t count_max) const override {
     std::vector<NodeRecord> records;
-    MutexLock lock(state_.mutex);
-    const std::uint32_t limit = state_.index.node_limit();
-    const std::uint32_t end = std::min(limit, cursor + kNodesPerLock);
-    for (cursor = std::max(cursor, 1u); cursor < limit && records.size() < count_max; ++cursor) {
-      // Whole stretches without files must not end the listing early.
-      if (cursor >= end && !records.empty()) break;
-      const auto node = static_cast<NodeId>(cursor);
-      if (state_.index.is_valid(node) && state_.index.is_linked(node) &&
-          state_.index.kind(node) != NodeKind::kDirectory)
-        records.push_back(describe(node));
+    cursor = std::max(cursor, 1u);
+    // A long stretch without files must neither end the listing nor hold the lock.
+    for (bool more = true; more && records.empty();) {
+      MutexLock lock(state_.mutex);
+      const std::uint32_t limit = state_.index.node_limit();
+      const std::uint32_t end = std::min(limit, cursor + kNodesPerLock);
+      for (; cursor < end && records.size() < count_max; ++cursor) {
+        const auto node = static_cast<NodeId>(cursor);
+        if (state_.index.is_valid(node) && state_.index.is_linked(node) &&
+            state_.index.kind(node) != NodeKind::kDirectory)
+          records.push_back(describe(node));
+      }
+      more = cursor < limit;
     }
     return records;
   }

@@ -232,7 +232,9 @@ Result<Superblock> decode_superblock(ConstBytes block) {
     return fail(Errc::kCorrupt, "superblock: impossible geometry");
   const std::uint64_t ring = superblock.geometry.journal_size_bytes;
   for (const CheckpointRoot* root : {&superblock.current, &superblock.previous}) {
-    if (root->replay_from.offset_bytes >= ring ||
+    constexpr std::uint64_t kIdMax = (std::uint64_t{1} << 48) - (std::uint64_t{1} << 32);
+    if (root->next_object > kIdMax || root->next_stamp > kIdMax ||
+        root->replay_from.offset_bytes >= ring ||
         root->replay_from.offset_bytes % kBlockSizeBytes != 0 ||
         (root->manifest_slot != kNoSlot && root->manifest_slot >= superblock.geometry.slot_count))
       return fail(Errc::kCorrupt, "superblock: impossible checkpoint");

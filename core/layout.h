@@ -17,7 +17,6 @@
 namespace kvslot {
 
 inline constexpr std::uint32_t kFormatVersion = 1;
-inline constexpr std::uint32_t kNoBlock = 0xffffffff;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 
 // --- Where things are.

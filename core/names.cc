@@ -7,7 +7,7 @@
 // If the new file loses the name first, the hidden one is removed then.
 //
 // A file in the middle of its first commit (kStoring) is treated as unstored; what happened to its
-// name meanwhile is recorded when the commit publishes (core/commit.cc).
+// name meanwhile is recorded when the commit publishes (core/batch.cc).
 #include <algorithm>
 #include <cerrno>
 
@@ -24,6 +24,18 @@ Result<void> check_name(std::string_view name) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos ||
       name.find('\0') != std::string_view::npos)
     return fail(Errc::kInvalid, "not a name", EINVAL);
+  return {};
+}
+
+Result<void> check_key(std::string_view key) {
+  if (key.empty()) return fail(Errc::kInvalid, "an empty key", EINVAL);
+  if (key.substr(0, key.find('/')) == kReservedName)
+    return fail(Errc::kInvalid, "the name .kvslot is reserved", EPERM);
+  for (std::size_t start = 0; start != std::string_view::npos;) {
+    const std::size_t slash = key.find('/', start);
+    if (auto ok = check_name(key.substr(start, slash - start)); !ok) return ok;
+    start = slash == std::string_view::npos ? slash : slash + 1;
+  }
   return {};
 }
 
@@ -78,13 +90,32 @@ Result<NodeInfo> Volume::stat(NodeId node) const {
   return s.info_of(node);
 }
 
+namespace {
+
+Result<NodeId> find_node(Volume::State& state, std::string_view key) REQUIRES(state.mutex) {
+  const auto place = state.place_of(key, false, {});
+  if (!place) return fail(place);
+  if (place->node == NodeId::kNone) return fail(Errc::kNotFound, "no such key", ENOENT);
+  return place->node;
+}
+
+}  // namespace
+
 Result<NodeInfo> Volume::find(std::string_view key) const {
   State& s = *state_;
   MutexLock lock(s.mutex);
-  const auto place = s.place_of(key, false, {});
-  if (!place) return fail(place);
-  if (place->node == NodeId::kNone) return fail(Errc::kNotFound, "no such key", ENOENT);
-  return s.info_of(place->node);
+  const auto node = find_node(s, key);
+  if (!node) return fail(node);
+  return s.info_of(*node);
+}
+
+Result<NodeInfo> Volume::find_and_hold(std::string_view key) {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  const auto node = find_node(s, key);
+  if (!node) return fail(node);
+  s.hold_locked(*node, 1);
+  return s.info_of(*node);
 }
 
 void Volume::hold(NodeId node, std::uint64_t count) {
@@ -168,10 +199,9 @@ Result<NodeInfo> Volume::create(NodeId parent, std::string_view name, NodeKind k
   if (auto ok = check_name(name); !ok) return fail(ok);
   if (kind == NodeKind::kSymlink && (target.empty() || target.size() > kSymlinkSizeBytesMax))
     return fail(Errc::kTooLarge, "a symbolic link has 1 to 4095 bytes", ENAMETOOLONG);
-  wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return fail(ok);
+  if (auto ok = admit_record(lock); !ok) return fail(ok);
   if (auto ok = check_living_directory(s.index, parent); !ok) return fail(ok);
   if (s.index.find(parent, name) != NodeId::kNone)
     return fail(Errc::kExists, "the name is taken", EEXIST);
@@ -188,11 +218,11 @@ Result<NodeInfo> Volume::create(NodeId parent, std::string_view name, NodeKind k
 Result<Volume::State::Place> Volume::State::place_of(std::string_view key, bool make_directories,
                                                      const Attributes& attributes) {
   Place place{.directory = NodeId::kRoot, .name = {}, .node = NodeId::kRoot};
-  if (key.empty()) return fail(Errc::kInvalid, "an empty key", EINVAL);
+  // All of the key is judged before anything is made for a part of it.
+  if (auto ok = check_key(key); !ok) return fail(ok);
   while (true) {
     const std::size_t slash = key.find('/');
     place.name = key.substr(0, slash);
-    if (auto ok = check_name(place.name); !ok) return fail(ok);
     place.node = index.find(place.directory, place.name);
     if (slash == std::string_view::npos) return place;
     key.remove_prefix(slash + 1);
@@ -222,6 +252,24 @@ void Volume::State::end_shadow(NodeId node) {
   drop_if_unheld(hidden);
 }
 
+void Volume::State::unhide(NodeId node) {
+  const auto below = shadows.find(raw(node));
+  const NodeId hidden = below == shadows.end() ? NodeId::kNone : below->second;
+  if (below != shadows.end()) shadows.erase(below);
+  for (auto shadow = shadows.begin(); shadow != shadows.end(); ++shadow) {
+    if (shadow->second != node) continue;
+    if (hidden != NodeId::kNone) {
+      shadow.value() = hidden;
+    } else {
+      shadows.erase(shadow);
+    }
+    break;
+  }
+  index.unlink(node);
+  orphans[raw(node)] = 0;
+  drop_if_unheld(node);
+}
+
 void Volume::State::retire(NodeId node) {
   const StoredState stored = index.stored(node);
   end_shadow(node);
@@ -234,10 +282,9 @@ void Volume::State::retire(NodeId node) {
 }
 
 Result<void> Volume::remove(NodeId parent, std::string_view name, RemoveKind kind) {
-  wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return ok;
+  if (auto ok = admit_record(lock); !ok) return ok;
   if (auto ok = check_directory(s.index, parent); !ok) return ok;
   const NodeId node = s.index.find(parent, name);
   if (node == NodeId::kNone) return fail(Errc::kNotFound, "no such key", ENOENT);
@@ -310,7 +357,7 @@ static void replace_node(Volume::State& s, const Ends& ends) REQUIRES(s.mutex) {
   if (ends.target != NodeId::kNone) {
     const bool hides = s.index.stored(ends.source) != StoredState::kStored;
     const auto inherited = s.shadows.find(raw(ends.target));
-    if (hides && s.index.stored(ends.target) == StoredState::kStored) {
+    if (hides && s.index.stored(ends.target) != StoredState::kUnstored) {
       s.index.shadow(ends.target);
       s.shadows[raw(ends.source)] = ends.target;
     } else if (hides && inherited != s.shadows.end()) {
@@ -341,10 +388,9 @@ static void exchange_nodes(Volume::State& s, const Ends& ends) REQUIRES(s.mutex)
 Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
                             std::string_view to_name, RenameMode mode) {
   if (auto ok = check_name(to_name); !ok) return ok;
-  wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return ok;
+  if (auto ok = admit_record(lock); !ok) return ok;
   if (auto ok = check_directory(s.index, from); !ok) return ok;
   if (auto ok = check_living_directory(s.index, to); !ok) return ok;
   Ends ends{.from = from,
@@ -358,6 +404,8 @@ Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
   if (mode == RenameMode::kExchange && ends.target == NodeId::kNone)
     return fail(Errc::kNotFound, "no such key", ENOENT);
   if (ends.source == ends.target) return {};
+  if (to_name.size() > from_name.size())
+    if (auto ok = s.admit_image_bytes(to_name.size() - from_name.size()); !ok) return ok;
   if (mode == RenameMode::kExchange) {
     if (s.index.is_within(to, ends.source) || s.index.is_within(from, ends.target))
       return fail(Errc::kInvalid, "a directory cannot move into itself", EINVAL);
@@ -377,10 +425,9 @@ Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
 }
 
 Result<NodeInfo> Volume::set_attributes(NodeId node, const AttributeChange& change) {
-  if (change.record) wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return fail(ok);
+  if (auto ok = change.record ? admit_record(lock) : s.check_writable(); !ok) return fail(ok);
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Attributes attributes = s.index.attributes(node);
   attributes.mode = change.mode.value_or(attributes.mode);

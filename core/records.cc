@@ -93,7 +93,7 @@ bool decode_extents(ByteReader& in, std::vector<Extent>& extents) {
     extent.checksum = in.number<std::uint64_t>();
     const std::uint64_t start_bytes = std::uint64_t{extent.file_block} * kBlockSizeBytes;
     if (extent.size_bytes == 0 || extent.size_bytes > kExtentSizeBytesMax ||
-        start_bytes < end_bytes)
+        start_bytes < end_bytes || extent.stamp > kIdMax)
       return false;
     end_bytes = start_bytes + extent.size_bytes;
     extents.push_back(extent);
@@ -133,7 +133,8 @@ Result<Record> decode_set_node(ByteReader& in) {
   image.target = std::string(in.text(in.number<std::uint16_t>()));
   if (!decode_xattrs(in, image.xattrs) || !decode_extents(in, image.extents))
     return fail(Errc::kCorrupt, "node record: contents");
-  if (kind > static_cast<std::uint8_t>(NodeKind::kSymlink) || image.object == ObjectId::kNone)
+  if (kind > static_cast<std::uint8_t>(NodeKind::kSymlink) || image.object == ObjectId::kNone ||
+      static_cast<std::uint64_t>(image.object) > kIdMax || image.cookie > kIdMax)
     return fail(Errc::kCorrupt, "node record: kind");
   image.kind = static_cast<NodeKind>(kind);
   const bool is_root = image.object == ObjectId::kRoot;
@@ -164,6 +165,7 @@ Result<Record> decode_move_node(ByteReader& in) {
   record.ctime_ns = in.number<TimestampNs>();
   record.name = decode_name(in);
   if (!is_valid_name(record.name)) return fail(Errc::kCorrupt, "move record: name");
+  if (record.cookie > kIdMax) return fail(Errc::kCorrupt, "move record: cookie");
   return record;
 }
 

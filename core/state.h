@@ -46,7 +46,7 @@ struct RecordedChanges {
   std::uint32_t count = 0;
   std::set<NodeId>
       touched;  // directories whose times changed: one record each, when a block is made
-  [[nodiscard]] bool empty() const { return count == 0 && touched.empty(); }
+  [[nodiscard]] std::uint64_t size_bytes() const { return bytes.size() + touched.size() * 64; }
 };
 
 // Numbers that only ever grow. Written with relaxed order; read for people.
@@ -92,6 +92,9 @@ struct Volume::State {
   tsl::robin_map<std::uint32_t, NodeId> shadows GUARDED_BY(mutex);
   // Placed windows that no value names yet: slots by first slot. For inspection only.
   std::set<SlotRun> placed GUARDED_BY(mutex);
+  // Extents of batches under way and of placed windows: the next checkpoint must have room for
+  // them.
+  std::uint64_t unindexed_extents GUARDED_BY(mutex) = 0;
   std::uint64_t reader_ticket GUARDED_BY(mutex) = 0;
   std::set<std::uint64_t> readers GUARDED_BY(mutex);  // tickets of reads under way
   bool checkpoint_running GUARDED_BY(mutex) = false;
@@ -101,9 +104,10 @@ struct Volume::State {
   std::deque<BatchRecord> batches GUARDED_BY(mutex);
   std::deque<FaultRecord> faults GUARDED_BY(mutex);
   std::function<void()> on_recorded GUARDED_BY(mutex);
-  Condition recorded_drained;                  // recorded.bytes shrank
-  Condition readers_left;                      // a read ended
-  JournalInfo journal_info GUARDED_BY(mutex);  // copy of the ring for inspection
+  Condition recorded_drained;                       // a batch took them, or was refused
+  bool recorded_refused GUARDED_BY(mutex) = false;  // the last block had no room
+  Condition readers_left;                           // a read ended
+  JournalInfo journal_info GUARDED_BY(mutex);       // copy of the ring for inspection
   const char* read_only_reason GUARDED_BY(mutex) = nullptr;
   bool closed GUARDED_BY(mutex) = false;
 
@@ -151,6 +155,8 @@ struct Volume::State {
   void retire(NodeId node) REQUIRES(mutex);
   // Ends the shadow that `node` casts, if any: the hidden node is gone for good.
   void end_shadow(NodeId node) REQUIRES(mutex);
+  // Lets go of a hidden node whose first commit failed; what it hid is hidden by its hider now.
+  void unhide(NodeId node) REQUIRES(mutex);
   // Resolves a key, making missing directories; the file itself may be missing (core/names.cc).
   struct Place {
     NodeId directory = NodeId::kNone;
@@ -199,8 +205,8 @@ struct Volume::State {
 [[nodiscard]] Result<void> run_checkpoint(Volume::State& state, bool clean)
     REQUIRES(state.checkpoint_mutex);
 // Commits what is recorded, without waiting for room in the journal: the last step of a
-// checkpoint, for which commits leave the headroom (core/commit.cc). Returns published_upto.
-std::uint64_t commit_recorded(Volume::State& state);
+// checkpoint, for which commits leave the headroom (core/commit.cc). Gives published_upto.
+Result<std::uint64_t> commit_recorded(Volume::State& state);
 
 [[nodiscard]] std::uint64_t random_u64();
 [[nodiscard]] std::unique_ptr<Inspector> make_inspector(Volume::State& state);

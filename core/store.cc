@@ -82,20 +82,23 @@ std::vector<PutFuture> Store::submit_put_many(AsyncPut put) {
 namespace {
 
 // The files behind keys.
+// They are held, so that their numbers stay theirs while others remove and put.
 class FoundKeys {
  public:
-  FoundKeys(const Volume& volume, std::span<const std::string_view> keys) {
-    for (const std::string_view key : keys) {
-      auto node = volume.find(key);
-      if (node && node->kind != NodeKind::kFile)
-        node = fail(Errc::kWrongKind, "the key is a directory or a symbolic link", EISDIR);
-      nodes_.push_back(std::move(node));
-    }
+  FoundKeys(Volume& volume, std::span<const std::string_view> keys) : volume_(volume) {
+    for (const std::string_view key : keys) nodes_.push_back(volume.find_and_hold(key));
   }
+  ~FoundKeys() {
+    for (const auto& node : nodes_)
+      if (node) volume_.release(node->node);
+  }
+  FoundKeys(const FoundKeys&) = delete;
+  FoundKeys& operator=(const FoundKeys&) = delete;
   [[nodiscard]] const Result<NodeInfo>& operator[](std::size_t i) const { return nodes_[i]; }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
 
  private:
+  Volume& volume_;
   std::vector<Result<NodeInfo>> nodes_;
 };
 
@@ -107,12 +110,13 @@ std::vector<Result<ReadView>> read_whole(Volume& volume, const FoundKeys& nodes,
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (!nodes[i]) {
       views[i] = std::unexpected(nodes[i].error());
-    } else if (!targets.empty() && nodes[i]->size_bytes > targets[i].size()) {
-      views[i] = fail(Errc::kTooLarge, "the value is larger than the buffer", ERANGE);
+    } else if (nodes[i]->kind != NodeKind::kFile) {
+      views[i] = fail(Errc::kWrongKind, "the key is a directory or a symbolic link", EISDIR);
     } else {
       requests.push_back({.node = nodes[i]->node,
                           .offset_bytes = 0,
                           .size_bytes = targets.empty() ? SIZE_MAX : targets[i].size(),
+                          .whole = true,
                           .result = {}});
       origin.push_back(i);
     }
@@ -193,36 +197,62 @@ std::vector<bool> Store::exists_inflight_many(std::span<const std::string_view> 
 
 namespace {
 
-struct SplitKey {
-  NodeId directory = NodeId::kRoot;
-  std::string_view name;
+// A name in a directory that is held.
+class SplitKey {
+ public:
+  SplitKey(Volume& volume, std::string_view name) : volume_(&volume), name_(name) {
+    volume.hold(directory_);
+  }
+  SplitKey(SplitKey&& other) noexcept
+      : volume_(std::exchange(other.volume_, nullptr)),
+        directory_(other.directory_),
+        name_(other.name_) {}
+  SplitKey& operator=(SplitKey&&) = delete;
+  ~SplitKey() {
+    if (volume_ != nullptr) volume_->release(directory_);
+  }
+
+  // Goes on to a directory that is held for us, and to the name in it.
+  void descend(NodeId held_directory, std::string_view name) {
+    volume_->release(std::exchange(directory_, held_directory));
+    name_ = name;
+  }
+  [[nodiscard]] NodeId directory() const { return directory_; }
+  [[nodiscard]] std::string_view name() const { return name_; }
+
+ private:
+  Volume* volume_;
+  NodeId directory_ = NodeId::kRoot;
+  std::string_view name_;
 };
 
 // The directory of a key, which must exist.
-Result<SplitKey> split(const Volume& volume, std::string_view key) {
+Result<SplitKey> split(Volume& volume, std::string_view key) {
+  SplitKey at(volume, key);
   const std::size_t slash = key.rfind('/');
-  if (slash == std::string_view::npos) return SplitKey{.name = key};
-  const auto directory = volume.find(key.substr(0, slash));
+  if (slash == std::string_view::npos) return at;
+  const auto directory = volume.find_and_hold(key.substr(0, slash));
   if (!directory) return fail(directory);
-  return SplitKey{.directory = directory->node, .name = key.substr(slash + 1)};
+  at.descend(directory->node, key.substr(slash + 1));
+  return at;
 }
 
 // The directory of a key, made as far as it is missing.
 Result<SplitKey> split_making(Volume& volume, std::string_view key) {
-  SplitKey at{.name = key};
-  for (std::size_t slash = at.name.find('/'); slash != std::string_view::npos;
-       slash = at.name.find('/')) {
-    const std::string_view component = at.name.substr(0, slash);
-    auto next = volume.lookup(at.directory, component);
+  SplitKey at(volume, key);
+  for (std::size_t slash = at.name().find('/'); slash != std::string_view::npos;
+       slash = at.name().find('/')) {
+    const std::string_view component = at.name().substr(0, slash);
+    auto next = volume.lookup(at.directory(), component, true);
     if (!next && next.error().code == Errc::kNotFound) {
       Attributes attributes{.mode = 0755};
       attributes.ctime_ns = attributes.mtime_ns = attributes.atime_ns = wall_clock_ns();
-      next = volume.create(at.directory, component, NodeKind::kDirectory, attributes);
+      next = volume.create(at.directory(), component, NodeKind::kDirectory, attributes, {}, true);
     }
     if (!next) return fail(next);
+    at.descend(next->node, at.name().substr(slash + 1));
     if (next->kind != NodeKind::kDirectory)
       return fail(Errc::kWrongKind, "a component of the key is a file", ENOTDIR);
-    at = {.directory = next->node, .name = at.name.substr(slash + 1)};
   }
   return at;
 }
@@ -238,21 +268,26 @@ std::vector<Result<void>> Store::remove_many(std::span<const std::string_view> k
 Result<void> Store::remove(std::string_view key) {
   const auto at = split(*volume_, key);
   if (!at) return fail(at);
-  return volume_->remove(at->directory, at->name, RemoveKind::kNotDirectory);
+  return volume_->remove(at->directory(), at->name(), RemoveKind::kNotDirectory);
 }
 
 Result<void> Store::rename(std::string_view from, std::string_view to) {
   const auto source = split(*volume_, from);
   if (!source) return fail(source);
+  if (auto there = volume_->lookup(source->directory(), source->name()); !there) return fail(there);
+  // find() judges the whole key, so that a bad one makes no directories.
+  if (const auto there = volume_->find(to); !there && there.error().code != Errc::kNotFound)
+    return fail(there);
   const auto target = split_making(*volume_, to);
   if (!target) return fail(target);
-  return volume_->rename(source->directory, source->name, target->directory, target->name,
+  return volume_->rename(source->directory(), source->name(), target->directory(), target->name(),
                          RenameMode::kReplace);
 }
 
 namespace {
 
-Result<void> list_below(const Volume& volume, NodeId directory, const std::string& prefix,
+// What is removed meanwhile is left out.
+Result<void> list_below(Volume& volume, NodeId directory, const std::string& prefix,
                         std::vector<ListedKey>& keys) {
   constexpr std::size_t kEntriesTogether = 1024;
   std::vector<DirectoryEntry> entries;
@@ -268,12 +303,17 @@ Result<void> list_below(const Volume& volume, NodeId directory, const std::strin
             [](const DirectoryEntry& a, const DirectoryEntry& b) { return a.name < b.name; });
   for (const DirectoryEntry& entry : entries) {
     const std::string key = prefix.empty() ? entry.name : prefix + '/' + entry.name;
-    if (entry.kind == NodeKind::kDirectory) {
-      if (auto ok = list_below(volume, entry.node, key, keys); !ok) return ok;
-    } else if (entry.kind == NodeKind::kFile) {
-      const auto node = volume.stat(entry.node);
-      if (node) keys.push_back({key, node->size_bytes});
+    if (entry.kind == NodeKind::kSymlink) continue;
+    const auto node = volume.lookup(directory, entry.name, true);
+    if (!node) continue;
+    Result<void> listed;
+    if (node->kind == NodeKind::kDirectory) {
+      listed = list_below(volume, node->node, key, keys);
+    } else if (node->kind == NodeKind::kFile) {
+      keys.push_back({key, node->size_bytes});
     }
+    volume.release(node->node);
+    if (!listed) return listed;
   }
   return {};
 }
@@ -282,13 +322,17 @@ Result<void> list_below(const Volume& volume, NodeId directory, const std::strin
 
 Result<std::vector<ListedKey>> Store::list(std::string_view prefix) const {
   NodeId directory = NodeId::kRoot;
-  if (!prefix.empty()) {
-    const auto node = volume_->find(prefix);
+  if (prefix.empty()) {
+    volume_->hold(directory);
+  } else {
+    const auto node = volume_->find_and_hold(prefix);
     if (!node) return fail(node);
     directory = node->node;
   }
   std::vector<ListedKey> keys;
-  if (auto ok = list_below(*volume_, directory, std::string(prefix), keys); !ok) return fail(ok);
+  const auto listed = list_below(*volume_, directory, std::string(prefix), keys);
+  volume_->release(directory);
+  if (!listed) return fail(listed);
   return keys;
 }
 

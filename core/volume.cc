@@ -55,7 +55,7 @@ namespace {
 
 // A checkpoint, unless the one there is says everything already.
 Result<void> close_cleanly(Volume::State& state) REQUIRES(state.checkpoint_mutex) {
-  commit_recorded(state);
+  if (auto recorded = commit_recorded(state); !recorded) return fail(recorded);
   bool unchanged = false;
   {
     MutexLock turn(state.commit_turn);
@@ -77,23 +77,23 @@ Result<void> Volume::close() {
     MutexLock lock(s.mutex);
     if (s.closed) return {};
   }
+  MutexLock checkpoint_lock(s.checkpoint_mutex);
   Result<void> outcome;
-  if (!is_read_only()) {
-    MutexLock checkpoint_lock(s.checkpoint_mutex);
-    outcome = close_cleanly(s);
-  }
+  if (!is_read_only()) outcome = close_cleanly(s);
   MutexLock lock(s.mutex);
   s.closed = true;
+  // What stopped writes may have lost what was acknowledged as written: the last chance to say so.
+  if (s.read_only_reason != nullptr) return fail(Errc::kReadOnly, s.read_only_reason, EROFS);
   return outcome;
 }
 
 Result<void> Volume::checkpoint() {
   State& s = *state_;
+  MutexLock checkpoint_lock(s.checkpoint_mutex);
   {
     MutexLock lock(s.mutex);
     if (auto ok = s.check_writable(); !ok) return ok;
   }
-  MutexLock checkpoint_lock(s.checkpoint_mutex);
   return run_checkpoint(s, false);
 }
 
@@ -108,7 +108,7 @@ bool Volume::wants_checkpoint() const {
 
 bool Volume::has_recorded() const {
   MutexLock lock(state_->mutex);
-  return !state_->recorded.empty();
+  return state_->recorded.count != 0;
 }
 
 std::uint64_t Volume::unflushed_bytes() const {
@@ -130,10 +130,11 @@ void Volume::announce_records() {
   if (callback) callback();
 }
 
-void Volume::wait_for_records() {
+// The caller holds the state lock through `lock`, which the analysis cannot see.
+Result<void> Volume::admit_record(MutexLock& lock) NO_THREAD_SAFETY_ANALYSIS {
   State& s = *state_;
-  MutexLock lock(s.mutex);
-  while (s.recorded.bytes.size() > s.recorded_bytes_max() && s.read_only_reason == nullptr) {
+  while (s.recorded.size_bytes() > s.recorded_bytes_max() && s.read_only_reason == nullptr) {
+    if (s.recorded_refused) return fail(Errc::kNoSpace, "the journal has no room", ENOSPC);
     if (s.on_recorded) {
       s.recorded_drained.wait(s.mutex);
       continue;
@@ -142,6 +143,7 @@ void Volume::wait_for_records() {
     commit({}, "full");
     lock.lock();
   }
+  return s.check_writable();
 }
 
 Result<void> Volume::reserve_slots(std::uint32_t count) {
@@ -227,9 +229,10 @@ RecordedChanges Volume::State::take_recorded() {
 std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) const {
   const std::uint64_t in_chunk =
       std::min<std::uint64_t>(geometry.slot_size_bytes, kChunkSizeBytesMax) - kChunkHeaderBytes;
-  const std::uint64_t bytes = index.total_image_bytes() + more_bytes +
-                              std::uint64_t{slots.reserved_count()} * kExtentRecordBytes +
-                              slots.quarantined().size() * kRecordBytesMax;
+  const std::uint64_t bytes =
+      index.total_image_bytes() + more_bytes +
+      (std::uint64_t{slots.reserved_count()} + unindexed_extents) * kExtentRecordBytes +
+      slots.quarantined().size() * kRecordBytesMax;
   const std::uint64_t chunks = units_of(bytes, in_chunk) + 1;
   const std::uint64_t needed = chunks + units_of(chunks, kManifestEntriesMax) + 1;
   std::uint64_t in_hand = checkpoint_taken;

@@ -48,10 +48,9 @@ Result<void> Volume::set_xattr(NodeId node, std::string_view name, std::string_v
                                XattrMode mode) {
   if (name.empty() || name.size() > kNameSizeBytesMax)
     return fail(Errc::kTooLarge, "an attribute's name has 1 to 255 bytes", ERANGE);
-  wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return ok;
+  if (auto ok = admit_record(lock); !ok) return ok;
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Xattrs xattrs = s.index.xattrs(node);
   const auto found = find_xattr(xattrs, name);
@@ -74,10 +73,9 @@ Result<void> Volume::set_xattr(NodeId node, std::string_view name, std::string_v
 }
 
 Result<void> Volume::remove_xattr(NodeId node, std::string_view name) {
-  wait_for_records();
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = s.check_writable(); !ok) return ok;
+  if (auto ok = admit_record(lock); !ok) return ok;
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Xattrs xattrs = s.index.xattrs(node);
   const auto found = find_xattr(xattrs, name);

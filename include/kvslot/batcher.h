@@ -72,7 +72,7 @@ class Batcher {
   // Puts keys[i] = values[i] in one dispatch. Keys that are in flight already are skipped, keys
   // already stored are not written again.
   //   shapes   one future per accepted key, all the same one; none accepted: empty
-  //   errors   in the future; a throwing on_complete is counted and harms nobody
+  //   errors   in the future; a throwing on_complete harms nobody
   std::vector<PutFuture> submit_put_many(AsyncPut put);
 
   // Waits until everything submitted has been answered; then stops the threads. Idempotent.

@@ -125,8 +125,10 @@ class Volume {
   // --- Names. `hold` keeps the node valid after it was unlinked, until as many releases.
   Result<NodeInfo> lookup(NodeId parent, std::string_view name, bool hold = false);
   Result<NodeInfo> stat(NodeId node) const;
-  // The node of a key such as "a/b/c"; no hold.
+  // The node of a key such as "a/b/c". Without a hold its number may be another node's by the time
+  // it is used, when others remove and create.
   Result<NodeInfo> find(std::string_view key) const;
+  Result<NodeInfo> find_and_hold(std::string_view key);
   void hold(NodeId node, std::uint64_t count = 1);
   void release(NodeId node, std::uint64_t count = 1);
 
@@ -159,6 +161,7 @@ class Volume {
     NodeId node;
     std::uint64_t offset_bytes;
     std::size_t size_bytes;
+    bool whole = false;  // kTooLarge where the value has more than size_bytes
     Result<ReadView> result;
   };
   void read_many(std::span<ReadRequest> requests);
@@ -177,7 +180,8 @@ class Volume {
 
   // Writes and publishes all changes as one batch with everything recorded before: one lock to
   // reserve, one submission, one lock to publish. Each change carries its own result.
-  // Returns the sequence of the batch's journal block: pass it to flush_until.
+  // Returns the sequence of the last block: pass it to flush_until, which fails (kNoSpace) where
+  // the journal had no room for that block and what was recorded waits for another.
   std::uint64_t commit(std::span<ContentChange> changes, const char* reason = "direct");
   // Makes everything up to that block durable (all that was ever recorded: ~0 after a commit).
   Result<void> flush_until(std::uint64_t block_sequence);
@@ -205,7 +209,9 @@ class Volume {
 
  private:
   explicit Volume(std::unique_ptr<State> state);
-  void wait_for_records();  // back-pressure: until recorded changes fit the next block
+  // Back-pressure: waits, letting go of the lock meanwhile, until what is recorded fits the next
+  // block; then whether anything may be recorded. Called with the state lock held.
+  Result<void> admit_record(MutexLock& lock);
   void announce_records();  // calls on_recorded
   std::unique_ptr<State> state_;
 };
