@@ -48,7 +48,14 @@ void LiveContent::fill_base(std::uint32_t number, ConstBytes base) {
 void LiveContent::add_holes(ContentChange& change) const {
   const std::uint64_t end = std::min(stored_size_bytes_, size_bytes_);
   std::uint64_t number = (base_size_bytes_ + window_size_bytes_ - 1) / window_size_bytes_;
+  std::uint64_t data_end = 0;  // of a stretch that is stored
   for (; number * window_size_bytes_ < end; ++number) {
+    if (number * window_size_bytes_ >= data_end) {
+      const auto data = volume_.seek(node_, number * window_size_bytes_, true);
+      if (!data || *data >= end) break;
+      number = *data / window_size_bytes_;
+      data_end = volume_.seek(node_, *data, false).value_or(end);
+    }
     const auto window = static_cast<std::uint32_t>(number);
     if (windows_.contains(window) || placed_.contains(window)) continue;
     change.writes.push_back({.window = window, .size_bytes = 0, .data = {}});

@@ -328,11 +328,46 @@ void LiveContent::zero_window(std::uint32_t number) {
   ++version_;
 }
 
+// The first stretch of the stored value in [begin, end) that is no hole and not cut off; empty at
+// `end` where there is none.
+Range LiveContent::stored_data(std::uint64_t begin, std::uint64_t end) const {
+  end = std::min(end, base_size_bytes_);
+  if (begin >= end) return {.begin = end, .end = end};
+  const auto data = volume_.seek(node_, begin, true);
+  if (!data || *data >= end) return {.begin = end, .end = end};
+  const auto hole = volume_.seek(node_, *data, false);
+  return {.begin = *data, .end = hole ? std::min(*hole, end) : end};
+}
+
+// The first window from `number` on that may have bytes; `stored` is kept between calls.
+std::uint64_t LiveContent::next_present(std::uint64_t number, Range& stored) const {
+  constexpr std::uint64_t kNoWindow = std::uint64_t{1} << 32;
+  std::uint64_t next = kNoWindow;
+  if (number >= kNoWindow) return next;
+  const auto look = [&](const auto& windows) {
+    const auto found = windows.lower_bound(static_cast<std::uint32_t>(number));
+    if (found != windows.end()) next = std::min<std::uint64_t>(next, found->first);
+  };
+  look(windows_);
+  look(in_flight_);
+  look(placed_);
+  const std::uint64_t start = number * window_size_bytes_;
+  if (stored.end <= start) stored = stored_data(start, base_size_bytes_);
+  if (stored.begin < stored.end) {
+    next = std::min(next, std::max(start, stored.begin) / window_size_bytes_);
+  }
+  return next;
+}
+
 Result<void> LiveContent::zero(std::uint64_t offset_bytes, std::uint64_t length_bytes) {
   const std::uint64_t end = std::min(size_bytes_, offset_bytes + length_bytes);
   std::vector<std::byte> zeros;
+  Range stored;
   for (std::uint64_t at = offset_bytes; at < end;) {
-    const auto number = static_cast<std::uint32_t>(at / window_size_bytes_);
+    const std::uint64_t next = next_present(at / window_size_bytes_, stored);
+    at = std::max(at, next * window_size_bytes_);
+    if (at >= end) break;
+    const auto number = static_cast<std::uint32_t>(next);
     const auto begin = static_cast<std::uint32_t>(at % window_size_bytes_);
     const auto size = std::min<std::uint64_t>(window_size_bytes_ - begin, end - at);
     const std::uint32_t present = present_bytes(number);
@@ -347,27 +382,54 @@ Result<void> LiveContent::zero(std::uint64_t offset_bytes, std::uint64_t length_
   return {};
 }
 
+// Which of the file's slots have bytes, in no order and perhaps twice.
+std::vector<Range> LiveContent::present_slots(const Range& slots) const {
+  const std::uint64_t slots_of_window = window_size_bytes_ / slot_size_bytes_;
+  std::vector<Range> present;
+  const auto add_windows = [&](const auto& windows) {
+    const auto first = static_cast<std::uint32_t>(slots.begin / slots_of_window);
+    for (auto at = windows.lower_bound(first); at != windows.end(); ++at) {
+      const std::uint64_t begin = at->first * slots_of_window;
+      if (begin >= slots.end) break;
+      present.push_back({.begin = begin, .end = begin + slots_for(present_bytes(at->first))});
+    }
+  };
+  add_windows(windows_);
+  add_windows(in_flight_);
+  add_windows(placed_);
+  const std::uint64_t end = slots.end * slot_size_bytes_;
+  for (Range data{.begin = 0, .end = slots.begin * slot_size_bytes_};;) {
+    data = stored_data(data.end, end);
+    if (data.begin >= data.end) break;
+    present.push_back({.begin = data.begin / slot_size_bytes_,
+                       .end = (data.end + slot_size_bytes_ - 1) / slot_size_bytes_});
+  }
+  return present;
+}
+
 Result<void> LiveContent::reserve(std::uint64_t offset_bytes, std::uint64_t length_bytes) {
   const std::uint64_t end = offset_bytes + length_bytes;
   if (end < offset_bytes || end > kFileSizeBytesMax) {
     return fail(Errc::kTooLarge, "fallocate: past the largest file", EFBIG);
   }
-  const std::uint64_t first = offset_bytes / window_size_bytes_;
-  const std::uint64_t last = (end + window_size_bytes_ - 1) / window_size_bytes_;
+  const Range wanted{.begin = offset_bytes / slot_size_bytes_,
+                     .end = (end + slot_size_bytes_ - 1) / slot_size_bytes_};
+  std::vector<Range> present = present_slots(wanted);
+  present.insert(present.end(), reserved_.ranges().begin(), reserved_.ranges().end());
+  std::ranges::sort(present, {}, &Range::begin);
   std::uint64_t slots = 0;
-  for (const Range& gap : reserved_windows_.gaps(first, last)) {
-    for (std::uint64_t number = gap.begin; number < gap.end; ++number) {
-      const std::uint64_t start = number * window_size_bytes_;
-      const std::uint64_t wanted = std::min<std::uint64_t>(window_size_bytes_, end - start);
-      const std::uint32_t present = slots_for(present_bytes(static_cast<std::uint32_t>(number)));
-      slots += std::max(slots_for(wanted), present) - present;
-    }
+  std::uint64_t at = wanted.begin;
+  for (const Range& range : present) {
+    if (range.begin >= wanted.end) break;
+    if (range.begin > at) slots += range.begin - at;
+    at = std::max(at, range.end);
   }
+  if (at < wanted.end) slots += wanted.end - at;
   const std::uint64_t all = volume_.geometry().slot_count;
   if (slots > all) return fail(Errc::kNoSpace, "fallocate", ENOSPC);
   if (auto taken = volume_.reserve_slots(static_cast<std::uint32_t>(slots)); !taken) return taken;
   extra_slots_ += static_cast<std::uint32_t>(slots);
-  reserved_windows_.add(first, last);
+  reserved_.add(wanted.begin, wanted.end);
   return {};
 }
 

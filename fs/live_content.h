@@ -144,6 +144,9 @@ class LiveContent {
   void cut_window(std::uint32_t number, std::uint32_t keep, Buffer copy, std::uint32_t slots);
   void zero_window(std::uint32_t number);
   [[nodiscard]] std::uint32_t present_bytes(std::uint32_t number) const;
+  [[nodiscard]] Range stored_data(std::uint64_t begin, std::uint64_t end) const;
+  [[nodiscard]] std::uint64_t next_present(std::uint64_t number, Range& stored) const;
+  [[nodiscard]] std::vector<Range> present_slots(const Range& slots) const;
   void read_window(std::uint32_t number, std::uint32_t begin, Bytes target,
                    std::size_t target_offset, std::vector<DevicePiece>& pieces) const;
   void read_below(std::uint32_t number, std::uint32_t begin, Bytes target,
@@ -178,7 +181,7 @@ class LiveContent {
   std::uint64_t live_slots_ = 0;  // reserved by windows_, held by in_flight_ and placed_
   std::uint32_t in_flight_slots_ = 0;
   std::uint32_t extra_slots_ = 0;  // from reserve()
-  RangeSet reserved_windows_;      // which windows extra_slots_ stand for
+  RangeSet reserved_;              // the file's slots that extra_slots_ stand for
 };
 
 }  // namespace kvslot

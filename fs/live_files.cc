@@ -1,6 +1,7 @@
 // The table of live files.
 #include "fs/live_files.h"
 
+#include <cerrno>
 #include <utility>
 
 namespace kvslot {
@@ -34,7 +35,8 @@ Result<LiveFileRef> LiveFiles::pin(NodeId node) {
         if (!info || info->kind != NodeKind::kFile) {
           home.files.erase(static_cast<std::uint32_t>(node));
           if (!info) return fail(info);
-          return fail(Errc::kWrongKind, "open: not a file");
+          const int error = info->kind == NodeKind::kDirectory ? EISDIR : ELOOP;
+          return fail(Errc::kWrongKind, "open: not a file", error);
         }
         entry = std::make_shared<LiveFile>(volume_, *info);
       }

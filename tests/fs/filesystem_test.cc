@@ -144,6 +144,56 @@ TEST_F(FilesystemTest, PunchedAndZeroedRangesReadAsZeros) {
   EXPECT_EQ(store_.content("f"), expected);
 }
 
+TEST_F(FilesystemTest, FallocateReservesEachSlotOnce) {
+  using Allocate = Filesystem::Allocate;
+  const std::uint64_t before = store_.free_blocks();
+  Handle handle = store_.create("f");
+  const auto taken_by = [&](std::uint64_t size_bytes) {
+    EXPECT_TRUE(store_.fs().allocate(*handle, Allocate::kReserve, 0, size_bytes));
+    return before - store_.free_blocks();
+  };
+  EXPECT_EQ(taken_by(4096), 1U);
+  EXPECT_EQ(taken_by(128 * kKiB), 32U);
+  EXPECT_EQ(taken_by(64 * kKiB), 32U);
+  EXPECT_TRUE(store_.write(handle, 0, "x"));
+  EXPECT_EQ(taken_by(132 * kKiB), 33U);
+}
+
+TEST_F(FilesystemTest, FallocateReservesTheHolesOfAStoredFile) {
+  Handle handle = store_.create("f");
+  EXPECT_TRUE(store_.write(handle, 1023 * kKiB, std::string(1024, 'x')));
+  EXPECT_TRUE(store_.fsync(handle));
+  const std::uint64_t before = store_.free_blocks();
+  EXPECT_TRUE(store_.fs().allocate(*handle, Filesystem::Allocate::kReserve, 0, 1024 * kKiB));
+  const std::uint64_t taken = before - store_.free_blocks();
+  EXPECT_GE(taken, 7U * 32U);
+  EXPECT_LT(taken, 256U);
+}
+
+// With a step for each window of 15 TiB these would take minutes.
+TEST_F(FilesystemTest, RangesOverAHugeHoleTakeNoTime) {
+  using Allocate = Filesystem::Allocate;
+  constexpr std::uint64_t kHuge = 15 * kGiB * 1024;
+  Handle handle = store_.create("f");
+  EXPECT_EQ(errno_of(store_.fs().allocate(*handle, Allocate::kReserve, 0, kHuge)), ENOSPC);
+  const NodeId node = handle->file->node;
+  EXPECT_TRUE(store_.write(handle, kHuge - 3, "end"));
+  EXPECT_TRUE(store_.fsync(handle));
+  EXPECT_TRUE(store_.fs().allocate(*handle, Allocate::kPunchHole, 1, kHuge - 2));
+  EXPECT_EQ(*store_.read(handle, kHuge - 3, 3), std::string("\0\0d", 3));
+  EXPECT_TRUE(store_.fsync(handle));
+  ASSERT_TRUE(store_.truncate(node, 1));
+  ASSERT_TRUE(store_.truncate(node, kHuge));
+  EXPECT_TRUE(store_.fsync(handle));
+  EXPECT_EQ(*store_.read(handle, kHuge - 3, 3), std::string(3, '\0'));
+}
+
+TEST_F(FilesystemTest, OpeningADirectoryAsAFileSaysSo) {
+  const auto opened = store_.fs().open(NodeId::kRoot, {.writes = true});
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(to_errno(opened.error()), EISDIR);
+}
+
 // ---- Commit points
 
 TEST_F(FilesystemTest, AFlushOfAnEmptyNewFileWritesNothing) {
