@@ -36,6 +36,11 @@ TEST(MountOptions, EveryOptionIsTaken) {
   EXPECT_EQ(options.readdirplus, ReaddirPlus::kNo);
   EXPECT_EQ(options.staging_bytes, 64U << 20);
   EXPECT_EQ(options.engine, EngineChoice::kPosix);
+  for (const char* const text : {"engine=uring", "engine=io_uring"}) {
+    MountOptions other;
+    EXPECT_TRUE(parse_mount_options(text, other)) << text;
+    EXPECT_EQ(other.engine, EngineChoice::kUring) << text;
+  }
 }
 
 TEST(MountOptions, LaterOptionsWinAndAllOfThemAreShown) {
