@@ -22,6 +22,7 @@ struct MountContext {
   PseudoTree* pseudo_tree = nullptr;
   // For pseudo-files, whose readers may not queue behind readers of the device.
   ReaderPool* pseudo_pool = nullptr;
+  ReaderPool* reader_pool = nullptr;  // for those that do read the device: slot/<n>
   // The kernel says that the file system is gone; umount(2) waits for the answer where the device
   // is a block device.
   std::function<void()> on_destroy;

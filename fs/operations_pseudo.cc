@@ -20,6 +20,7 @@ constexpr std::size_t kEntriesAtATime = 64;
 struct PseudoOpen {
   Mutex mutex;  // a handle serves one thread at a time
   std::unique_ptr<PseudoHandle> handle GUARDED_BY(mutex);
+  bool waits_for_device = false;
 };
 
 using PseudoOpenRef = std::shared_ptr<PseudoOpen>;
@@ -73,6 +74,7 @@ void pseudo_open(fuse_req_t request, fuse_ino_t node, const fuse_file_info& info
     auto handle = context.pseudo_tree->open(node, for_writing);
     if (!handle) return reply_error(request, handle.error());
     auto open = std::make_shared<PseudoOpen>();
+    open->waits_for_device = (*handle)->waits_for_device();
     {
       MutexLock lock(open->mutex);
       open->handle = std::move(*handle);
@@ -85,7 +87,10 @@ void pseudo_open(fuse_req_t request, fuse_ino_t node, const fuse_file_info& info
 }
 
 void pseudo_read(fuse_req_t request, std::size_t size, off_t offset, const fuse_file_info& info) {
-  context_of(request).pseudo_pool->run([request, size, offset, open = *reference_of(info)] {
+  const PseudoOpenRef& reference = *reference_of(info);
+  MountContext& context = context_of(request);
+  ReaderPool& pool = reference->waits_for_device ? *context.reader_pool : *context.pseudo_pool;
+  pool.run([request, size, offset, open = reference] {
     Result<std::string> text;
     {
       MutexLock lock(open->mutex);

@@ -27,6 +27,7 @@ class SnapshotHandle : public PseudoHandle {
     sizes_->opened(node_, text_.size());
   }
   ~SnapshotHandle() override { sizes_->closed(node_); }
+  [[nodiscard]] bool waits_for_device() const override { return complete_ != nullptr; }
   SnapshotHandle(const SnapshotHandle&) = delete;
   SnapshotHandle& operator=(const SnapshotHandle&) = delete;
 

@@ -142,6 +142,7 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   context_.filesystem = filesystem_.get();
   context_.pseudo_tree = pseudo_tree_.get();
   context_.pseudo_pool = pseudo_pool_.get();
+  context_.reader_pool = pool_.get();
   context_.on_destroy = [this] { (void)finish(); };
   return {};
 }
