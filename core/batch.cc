@@ -130,8 +130,9 @@ Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
   std::uint64_t needed = 0;
   for (const WindowWrite& write : change.writes) needed += state_.slots_of(write.size_bytes);
   // Each slot may become an extent of its own, and the checkpoint has to hold them all.
-  if (needed > state_.slots.available_count() ||
-      !state_.admit_image_bytes(needed * kExtentRecordBytes)) {
+  // What takes no slot (a truncation, windows that are placed already) is never refused.
+  if (needed != 0 && (needed > state_.slots.available_count() ||
+                      !state_.admit_image_bytes(needed * kExtentRecordBytes))) {
     state_.counters.no_space.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoSpace, "no free slots", ENOSPC);
   }

@@ -92,6 +92,25 @@ Result<std::optional<JournalBlock>> read_block(RingReader& reader, const Geometr
 
 }  // namespace
 
+Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
+                              const JournalPosition& end) {
+  RingReader reader(device, geometry);
+  const std::uint64_t ring = geometry.journal_size_bytes;
+  for (std::uint64_t walked = 0; walked < std::min(ring, kLookedBehindBytes);
+       walked += kBlockSizeBytes) {
+    const std::uint64_t offset = (end.offset_bytes + walked) % ring;
+    const auto head = reader.read(offset, kBlockSizeBytes);
+    if (!head) continue;  // unreadable where nothing is expected
+    const auto header = peek_journal_header(*head);
+    if (!header || header->epoch != end.epoch || header->durable_upto < end.sequence ||
+        offset + header->size_bytes > ring)
+      continue;
+    const auto all = reader.read(offset, header->size_bytes);
+    if (all && verify_journal_block(*all, *header, geometry.uuid)) return true;
+  }
+  return false;
+}
+
 Result<JournalPosition> read_journal(
     Device& device, const Geometry& geometry, const JournalPosition& from,
     const std::function<Result<bool>(const JournalBlock&)>& on_block) {

@@ -64,4 +64,11 @@ struct JournalBlock {
     Device& device, const Geometry& geometry, const JournalPosition& from,
     const std::function<Result<bool>(const JournalBlock&)>& on_block);
 
+// Whether a block of this epoch lies behind the end of a chain and says that the block missing
+// there was flushed: then no crash ended the chain, damage did. Looks at the next
+// kLookedBehindBytes of the ring.
+inline constexpr std::uint64_t kLookedBehindBytes = 16 * kMiB;
+[[nodiscard]] Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
+                                            const JournalPosition& end);
+
 }  // namespace kvslot

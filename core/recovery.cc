@@ -64,6 +64,7 @@ class Recovery {
       // The image may hold effects of blocks up to this one; only replaying them makes it exact.
       if (loader_.end().sequence <= superblock_.current.included_upto)
         return fail(Errc::kCorrupt, "the journal ends before its checkpoint");
+      if (auto ok = check_chain(limit); !ok) return ok;
       const auto failed = verify_tail();
       if (!failed) return fail(failed);
       if (*failed == 0) return {};
@@ -76,6 +77,26 @@ class Recovery {
                          .action = "the log ends before block " + std::to_string(*failed) +
                                    ", whose values had not reached the device"});
     }
+  }
+
+  // A chain that a crash ended has nothing behind it that was written after a flush of the missing
+  // block. Where there is something, keys are missing that were durable: they can only be read.
+  Result<void> check_chain(std::uint64_t limit) {
+    if (limit != UINT64_MAX) return {};
+    const auto damaged = is_chain_damaged(*state_.device, state_.geometry, loader_.end());
+    if (!damaged) return fail(damaged);
+    if (!*damaged) return {};
+    if (!state_.options.read_only)
+      return fail(Errc::kCorrupt, "a journal block that was durable is damaged; mount with -o ro",
+                  EIO);
+    state_.note_fault({.time_ns = 0,
+                       .operation = "recovery",
+                       .key = {},
+                       .slot = {},
+                       .os_errno = EIO,
+                       .action = "a journal block that was durable is damaged: what came after it "
+                                 "is not shown"});
+    return {};
   }
 
   // --- What may not have been flushed.

@@ -1,6 +1,7 @@
 // What is said, and what is kept, when the journal has no room, a place is bad, or two callers want
 // different things of one key.
 #include <gtest/gtest.h>
+#include <kvslot/admin.h>
 #include <kvslot/store.h>
 #include <kvslot/volume.h>
 
@@ -161,6 +162,18 @@ TEST_F(RefusalTest, AFileInManyPiecesThatFillsTheStoreCanBeCheckpointedAndRemove
   EXPECT_TRUE(volume_->close());
 }
 
+TEST_F(RefusalTest, AFullStoreTakesWhatNeedsNoSpace) {
+  ASSERT_TRUE(put_key(*volume_, "key", "value"));
+  while (volume_->reserve_slots(1)) {
+  }
+  ContentChange change;
+  change.node = volume_->find("key")->node;
+  change.whole = true;
+  volume_->commit({&change, 1});
+  EXPECT_TRUE(change.result) << change.result.error().step;
+  EXPECT_EQ(read_key(*volume_, "key"), "");
+}
+
 TEST_F(RefusalTest, ACheckpointGoesAroundBadSlots) {
   ASSERT_TRUE(put_key(*volume_, "key", "value"));
   const Geometry geometry = volume_->geometry();
@@ -208,6 +221,26 @@ TEST_F(RefusalTest, RecoveryDoesNotTakeAReadErrorForAValueThatWasNeverWritten) {
   auto volume = Volume::open(std::make_unique<BorrowedDevice>(survivor), {.seed = 3});
   ASSERT_TRUE(volume) << "nothing was changed by the attempt";
   EXPECT_EQ(read_key(**volume, "key"), "value");
+}
+
+TEST_F(RefusalTest, ADamagedJournalBlockThatWasDurableIsNotTakenForTheEndOfTheLog) {
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(put_key(*volume_, "key" + std::to_string(i), "value"));
+    ASSERT_TRUE(volume_->flush());
+  }
+  std::shared_ptr<SimulatedDevice> survivor = device_->survivor(7, CrashMode::kNone);
+  survivor->flip_bit(volume_->geometry().journal_offset_bytes + 2 * kBlockSizeBytes + 50, 3);
+  const auto refused = Volume::open(std::make_unique<BorrowedDevice>(survivor), {.seed = 2});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kCorrupt);
+  const auto report = check_device(*survivor, {});
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->damaged);
+  auto volume =
+      Volume::open(std::make_unique<BorrowedDevice>(survivor), {.read_only = true, .seed = 3});
+  ASSERT_TRUE(volume) << "what is left can be read";
+  EXPECT_EQ(read_key(**volume, "key1"), "value");
+  EXPECT_EQ((*volume)->inspector().faults().size(), 1U);
 }
 
 TEST(Records, IdentitiesOverTheirBitsAreCorrupt) {
