@@ -14,9 +14,11 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
 
 namespace kvslot::cli {
@@ -60,8 +62,10 @@ void announce(void* context) {
 std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Readiness readiness) {
   auto session = Session::start(mount);
   if (!session) return std::unexpected(session.error());
-  readiness.session = session->get();
-  return (*session)->run(&announce, &readiness);
+  // It stays until the process ends: threads of the connection may still be in it, and so are the
+  // files that somebody has open.
+  readiness.session = session->release();
+  return readiness.session->run(&announce, &readiness);
 }
 
 [[noreturn]] void run_child(const MountOptions& mount, const ServeOptions& options, int report_fd,
@@ -101,8 +105,11 @@ int wait_for(pid_t pid) {
 
 }  // namespace
 
-std::expected<void, Complaint> serve(const MountOptions& mount, const ServeOptions& options) {
-  return serve_and_announce(mount, {.ready_fd = options.ready_fd});
+void serve(const MountOptions& mount, const ServeOptions& options) {
+  const auto served = serve_and_announce(mount, {.ready_fd = options.ready_fd});
+  const int exit_code = served ? kExitOk : complain("", served.error());
+  std::fflush(nullptr);
+  std::_Exit(exit_code);
 }
 
 std::expected<Daemon, Complaint> Daemon::start(const MountOptions& mount,

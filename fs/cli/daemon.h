@@ -16,8 +16,8 @@ struct ServeOptions {
   bool ends_with_parent = false;  // unmounts when the starter dies
 };
 
-// Serves on this thread until unmounted.
-std::expected<void, Complaint> serve(const MountOptions& mount, const ServeOptions& options);
+// Serves on this thread until unmounted, complains if need be, and ends the process.
+[[noreturn]] void serve(const MountOptions& mount, const ServeOptions& options);
 
 // Threads: start() only where the process has one thread, as it forks.
 class Daemon {

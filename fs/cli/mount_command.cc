@@ -99,7 +99,8 @@ std::expected<MountOptions, Complaint> make_mount_options(const std::string& pat
 std::expected<void, Complaint> check_mount_point(const std::string& directory) {
   struct stat status{};
   if (::stat(directory.c_str(), &status) != 0) {
-    if (errno == ENOTCONN) return {};  // of a killed daemon: the session takes it down
+    // Of a killed daemon, the second where a request was under way: the session takes it down.
+    if (errno == ENOTCONN || errno == ECONNABORTED) return {};
     if (errno == ENOENT) return std::unexpected("does not exist; make the directory first");
     return std::unexpected(
         fmt::format("cannot be mounted on: {}; choose another directory", errno_text(errno)));
@@ -119,10 +120,7 @@ int run_mount(const MountArguments& arguments) {
   }
   if (arguments.is_fake) return kExitOk;
   const ServeOptions serving{.ready_fd = arguments.ready_fd};
-  if (arguments.foreground) {
-    const auto served = serve(*options, serving);
-    return served ? kExitOk : complain("", served.error());
-  }
+  if (arguments.foreground) serve(*options, serving);
   const auto daemon = Daemon::start(*options, serving);
   return daemon ? kExitOk : complain("", daemon.error());
 }

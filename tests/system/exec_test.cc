@@ -105,6 +105,15 @@ TEST_F(ExecTest, FilesThatStayOpenDoNotKeepTheMount) {
   EXPECT_EQ(run_kvslot({"get", image_, "file"}).out, "x\n");
 }
 
+TEST_F(ExecTest, ARemovedFileThatStaysOpenWithNewBytesHarmsNobody) {
+  const CommandResult result = exec(
+      "cd \"$KVSLOT_MOUNT\"; exec 9>file; echo x >&9; rm file; cd /;"
+      "(exec sleep 60 >/dev/null 2>&1) & echo $!");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  ::kill(std::stoi(result.out), SIGKILL);
+  EXPECT_EQ(run_kvslot({"fsck", image_}).exit_code, 0);
+}
+
 TEST_F(ExecTest, AStoreThatCannotBeMountedIsRefusedBeforeTheCommandRuns) {
   testing::TempDir other;
   const std::string missing = other.path("missing.img");
