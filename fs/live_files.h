@@ -56,8 +56,8 @@ struct LiveFile {
   bool is_busy GUARDED_BY(mutex) = false;
   bool is_wanted GUARDED_BY(mutex) = false;
   std::uint32_t rounds_before_commit GUARDED_BY(mutex) = 0;  // completed or spilled for its sake
-  std::uint64_t spill_above GUARDED_BY(mutex) = 0;  // buffered: below, nothing was complete
-  std::vector<CommitWaiter> waiting_now GUARDED_BY(mutex);   // for the commit in flight
+  std::uint64_t spill_above GUARDED_BY(mutex) = 0;          // buffered: below, nothing was complete
+  std::vector<CommitWaiter> waiting_now GUARDED_BY(mutex);  // for the commit in flight
   std::vector<CommitWaiter> waiting_next GUARDED_BY(mutex);  // for the next one to begin
 
   // Created or emptied by an open, and nothing written since: not worth a commit at flush.
