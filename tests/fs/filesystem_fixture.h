@@ -180,4 +180,24 @@ class LiveStore {
   std::vector<Life> past_;
 };
 
+[[nodiscard]] inline int errno_of(const Result<void>& result) {
+  return result ? 0 : to_errno(result.error());
+}
+
+// Tests of a file system over a device in memory.
+class FilesystemTest : public ::testing::Test {
+ protected:
+  // A stored file.
+  NodeId put(std::string_view name, std::string_view text) {
+    Handle handle = store_.create(name);
+    EXPECT_TRUE(store_.write(handle, 0, text));
+    const NodeId node = handle->file->node;
+    EXPECT_TRUE(store_.fsync(handle));
+    EXPECT_TRUE(store_.close(std::move(handle)));
+    return node;
+  }
+
+  LiveStore store_;
+};
+
 }  // namespace kvslot::testing
