@@ -85,7 +85,12 @@ struct stat to_stat(const PseudoNode& node) {
   return result;
 }
 
-double attribute_timeout(const FileStatus& status) { return status.is_settled ? kCacheSeconds : 0; }
+double attribute_timeout(const FileStatus& status) {
+  // A write takes suid and sgid away here, and the kernel does not look at the mode again for it.
+  const bool may_lose_bits = status.info.kind == NodeKind::kFile &&
+                             (status.info.attributes.mode & (S_ISUID | S_ISGID)) != 0;
+  return status.is_settled && !may_lose_bits ? kCacheSeconds : 0;
+}
 
 fuse_entry_param to_entry(const MountOptions& options, const FileStatus& status) {
   fuse_entry_param entry{};

@@ -465,5 +465,19 @@ TEST(MountLifeTest, ReadOnlyMountsChangeNothing) {
   expect_ok(run_kvslot({"unmount", guard.path()}));
 }
 
+TEST(MountPrivileges, SuidAndSgidGoWhenOthersWriteAndTheModeShownFollows) {
+  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  MountedStore store("64M", "allow_other");
+  expect_ok(run_shell("chmod 755 \"$1\"", {store.path("..")}));
+  store.shell("chmod 777 \"$M\"; echo x >\"$M/f\"");
+  const std::string others = "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c ";
+  for (const char* write : {"'echo x >>\"$1\"'", "': >\"$1\"'"}) {
+    store.shell("chmod 6777 \"$M/f\"");
+    EXPECT_EQ(stat_of(store.path("f")).st_mode & 07777, 06777U);
+    expect_ok(run_shell(others + write + " sh \"$1\"", {store.path("f")}));
+    EXPECT_EQ(stat_of(store.path("f")).st_mode & 07777, 0777U) << write;
+  }
+}
+
 }  // namespace
 }  // namespace kvslot::testing
