@@ -59,6 +59,22 @@ struct Place {
   SlotId slot{};
 };
 
+// Whether it shows names, sizes or checksums of keys, which permissions of directories may hide.
+bool tells_names(const Place& place) {
+  if (place.kind != Place::Kind::kFixed) return place.kind != Place::Kind::kControlDirectory;
+  switch (place.fixed) {
+    case Fixed::kErrors:
+    case Fixed::kIndex:
+    case Fixed::kInflight:
+    case Fixed::kKeys:
+    case Fixed::kSlotDirectory:
+    case Fixed::kSlots:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Result<Place> place_of(std::uint64_t node) {
   const auto low = static_cast<std::uint32_t>(node);
   const auto tag = static_cast<std::uint8_t>((node >> kTagShift) & kTagMask);
@@ -115,6 +131,7 @@ struct PseudoTree::State {
   [[nodiscard]] std::string render(Fixed fixed);
   [[nodiscard]] Result<std::string> render_key_of(NodeId node);
   [[nodiscard]] Result<std::string> render_bounded(const Place& place);
+  [[nodiscard]] Result<PseudoNode> describe(std::uint64_t node, const Place& place);
   [[nodiscard]] Result<PseudoNode> stat_file(std::uint64_t node, const Place& place);
   [[nodiscard]] Result<std::unique_ptr<PseudoHandle>> open_slot(std::uint64_t node, SlotId slot);
   [[nodiscard]] Result<std::vector<PseudoEntry>> list_keys(NodeId directory, std::uint64_t cookie,
@@ -242,17 +259,15 @@ Result<PseudoNode> PseudoTree::lookup(std::uint64_t directory, std::string_view 
   return fail(Errc::kWrongKind, "pseudo-file: not a directory", ENOTDIR);
 }
 
-Result<PseudoNode> PseudoTree::stat(std::uint64_t node) {
-  const auto place = place_of(node);
-  if (!place) return fail(place);
-  switch (place->kind) {
+Result<PseudoNode> PseudoTree::State::describe(std::uint64_t node, const Place& place) {
+  switch (place.kind) {
     case Place::Kind::kControlDirectory:
       return directory_node(node);
     case Place::Kind::kFixed:
-      if (is_directory(place->fixed)) return directory_node(node);
+      if (is_directory(place.fixed)) return directory_node(node);
       break;
     case Place::Kind::kKey: {
-      const auto info = state_->linked_node(place->key);
+      const auto info = linked_node(place.key);
       if (!info) return fail(info);
       if (info->kind == NodeKind::kDirectory) return directory_node(node);
       break;
@@ -260,7 +275,15 @@ Result<PseudoNode> PseudoTree::stat(std::uint64_t node) {
     case Place::Kind::kSlot:
       break;
   }
-  return state_->stat_file(node, *place);
+  return stat_file(node, place);
+}
+
+Result<PseudoNode> PseudoTree::stat(std::uint64_t node) {
+  const auto place = place_of(node);
+  if (!place) return fail(place);
+  auto result = state_->describe(node, *place);
+  if (result && state_->hooks.names_are_private && tells_names(*place)) result->mode &= 0700;
+  return result;
 }
 
 Result<std::vector<PseudoEntry>> PseudoTree::list(std::uint64_t directory, std::uint64_t cookie,

@@ -58,6 +58,8 @@ struct LiveNodeInfo {
 };
 
 struct PseudoTreeHooks {
+  // Others may use the mount: what tells names of keys is then for its owner alone.
+  bool names_are_private = false;
   std::function<ConfigLines()> config;
   std::function<std::vector<Stat>()> stats;  // added to the engine's
   std::function<LiveNodeInfo(NodeId)> live_node;

@@ -2,6 +2,7 @@
 #include "fs/reply.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -78,6 +79,8 @@ struct stat to_stat(const PseudoNode& node) {
   result.st_ino = node.node;
   result.st_mode = (node.is_directory ? S_IFDIR : S_IFREG) | node.mode;
   result.st_nlink = node.is_directory ? 2 : 1;
+  result.st_uid = ::geteuid();
+  result.st_gid = ::getegid();
   result.st_size = static_cast<off_t>(node.size_bytes);
   result.st_blksize = kBlockSizeBytes;
   result.st_blocks = static_cast<blkcnt_t>((node.size_bytes + 511) / 512);

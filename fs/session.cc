@@ -172,7 +172,8 @@ std::expected<void, Complaint> MountedSession::open() {
 }
 
 PseudoTreeHooks MountedSession::hooks() {
-  return {.config = [this] { return config_lines(options_, transport_, context_); },
+  return {.names_are_private = options_.allow_other,
+          .config = [this] { return config_lines(options_, transport_, context_); },
           .stats = [this] { return mount_stats(*filesystem_); },
           .live_node = [this](NodeId node) { return live_node(*filesystem_, node); }};
 }

@@ -479,5 +479,19 @@ TEST(MountPrivileges, SuidAndSgidGoWhenOthersWriteAndTheModeShownFollows) {
   }
 }
 
+TEST(MountPrivileges, NamesOfKeysAreForTheOwnersEyesWhereOthersMayUseTheMount) {
+  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  MountedStore store("64M", "allow_other");
+  expect_ok(run_shell("chmod 755 \"$1\"", {store.path("..")}));
+  store.shell("mkdir -m 700 \"$M/private\"; echo x >\"$M/private/secret\"; sync \"$M\"");
+  const std::string others =
+      "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'cat \"$1\"' sh \"$1\"";
+  for (const char* name : {"index", "slots", "slot/0", "key/private/secret", "errors"}) {
+    EXPECT_NE(run_shell(others, {store.path(std::string(".kvslot/") + name)}).exit_code, 0) << name;
+    expect_ok(run_shell("cat \"$1\"", {store.path(std::string(".kvslot/") + name)}));
+  }
+  expect_ok(run_shell(others, {store.path(".kvslot/stats")}));
+}
+
 }  // namespace
 }  // namespace kvslot::testing
