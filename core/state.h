@@ -135,7 +135,9 @@ struct Volume::State {
   void record(const Record& change) REQUIRES(mutex);
   // Takes everything recorded, for the block about to be made.
   [[nodiscard]] RecordedChanges take_recorded() REQUIRES(mutex);
-  // Slots that the next checkpoint needs at most when `more_bytes` of images are added.
+  // Slots that the next checkpoint takes at most when `more_bytes` of images are added.
+  [[nodiscard]] std::uint64_t checkpoint_slots(std::uint64_t more_bytes) const REQUIRES(mutex);
+  // How many of them are not in hand already.
   [[nodiscard]] std::uint32_t checkpoint_slots_needed(std::uint64_t more_bytes) const
       REQUIRES(mutex);
   // Keeps the reserve right after the index changed; kNoSpace when `more_bytes` would not fit.

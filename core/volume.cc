@@ -99,13 +99,6 @@ Result<void> Volume::checkpoint() {
 
 Result<void> Volume::flush() { return flush_until(commit({}, "flush")); }
 
-bool Volume::wants_checkpoint() const {
-  State& s = *state_;
-  MutexLock lock(s.mutex);
-  return !s.checkpoint_running && s.read_only_reason == nullptr &&
-         s.journal_info.used_bytes > s.geometry.journal_size_bytes / 2;
-}
-
 bool Volume::has_recorded() const {
   MutexLock lock(state_->mutex);
   return state_->recorded.count != 0;
@@ -226,7 +219,30 @@ RecordedChanges Volume::State::take_recorded() {
   return taken;
 }
 
-std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) const {
+namespace {
+
+std::uint64_t slots_in(const std::vector<SlotRun>& runs) {
+  std::uint64_t slots = 0;
+  for (const SlotRun run : runs) slots += run.count;
+  return slots;
+}
+
+// A checkpoint much larger than the next one will be holds space that was given back.
+bool is_outgrown(const std::vector<SlotRun>& runs, std::uint64_t next_slots) {
+  return slots_in(runs) > 2 * next_slots + 8;
+}
+
+}  // namespace
+
+bool Volume::wants_checkpoint() const {
+  State& s = *state_;
+  MutexLock lock(s.mutex);
+  if (s.checkpoint_running || s.read_only_reason != nullptr) return false;
+  return s.journal_info.used_bytes > s.geometry.journal_size_bytes / 2 ||
+         is_outgrown(s.checkpoint_runs, s.checkpoint_slots(0));
+}
+
+std::uint64_t Volume::State::checkpoint_slots(std::uint64_t more_bytes) const {
   const std::uint64_t in_chunk =
       std::min<std::uint64_t>(geometry.slot_size_bytes, kChunkSizeBytesMax) - kChunkHeaderBytes;
   const std::uint64_t bytes =
@@ -234,13 +250,20 @@ std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) c
       (std::uint64_t{slots.reserved_count()} + unindexed_extents) * kExtentRecordBytes +
       slots.quarantined().size() * kRecordBytesMax;
   const std::uint64_t chunks = units_of(bytes, in_chunk) + 1;
-  const std::uint64_t needed = chunks + units_of(chunks, kManifestEntriesMax) + 1;
-  std::uint64_t in_hand = checkpoint_taken;
-  for (const SlotRun run : previous_runs) in_hand += run.count;
+  return chunks + units_of(chunks, kManifestEntriesMax) + 1;
+}
+
+std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) const {
+  const std::uint64_t needed = checkpoint_slots(more_bytes);
+  const std::uint64_t in_hand = checkpoint_taken + slots_in(previous_runs);
   return needed <= in_hand ? 0 : static_cast<std::uint32_t>(needed - in_hand);
 }
 
 void Volume::State::update_checkpoint_reserve() {
+  if (!checkpoint_running && is_outgrown(previous_runs, checkpoint_slots(0))) {
+    for (const SlotRun run : previous_runs) slots.give_back(run);
+    previous_runs.clear();
+  }
   slots.set_checkpoint_reserve(checkpoint_slots_needed(0));
 }
 
