@@ -193,7 +193,9 @@ TEST_F(Durability, AValueLargerThanTheStagingMemorySurvives) {
   unmount();
 }
 
-TEST_F(Durability, SixteenWritersShareBatches) {
+// How many keys a batch has depends on the machine, so the figure is printed here; that puts which
+// come while the device is busy share a batch is held still and asserted in tests/core.
+TEST_F(Durability, EveryPutOfSixteenWritersIsInSomeBatch) {
   format("512M");
   mount();
   std::vector<std::jthread> writers;
@@ -207,12 +209,16 @@ TEST_F(Durability, SixteenWritersShareBatches) {
     });
   writers.clear();
   EXPECT_EQ(failures, 0);
-  // Column 2 of `batches` is keys; batches of names only are none of the writers'.
+  const auto stat = [&](const std::string& name) {
+    const auto value =
+        run_shell("sed -n \"s/^$2\\t//p\" \"$1/.kvslot/stats\"", {mount_.path(), name});
+    return std::stoul(value.out);
+  };
+  EXPECT_GE(stat("batched_keys"), 800U);
   const auto average = run_shell(
-      "awk '$2 > 0 {k += $2; n++} END {printf \"%d\", 100 * k / n}' \"$1/.kvslot/batches\"",
+      "awk 'NR > 1 && $2 > 0 {k += $2; n++} END {printf \"%.1f\", k / n}' \"$1/.kvslot/batches\"",
       {mount_.path()});
-  EXPECT_GT(std::stoi(average.out), 400) << "hundredths of a key a batch";
-  std::printf("keys a batch: %.2f\n", std::stoi(average.out) / 100.0);
+  std::printf("keys a batch: %s\n", average.out.c_str());
   unmount();
 }
 
