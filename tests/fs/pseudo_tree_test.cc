@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "fs/text.h"
+#include "tests/support/engine.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot {
@@ -321,6 +322,36 @@ TEST_F(PseudoTreeTest, WritingOneRunsAndAnythingElseIsInvalid) {
              text.find("running") != std::string::npos);
     EXPECT_NE(text.find("done"), std::string::npos) << text;
   }
+}
+
+// The other tests need an image; here the device stands still for as long as it is looked at.
+TEST(PseudoTreeOfASlowDevice, InflightShowsThePutsThatTheDeviceHolds) {
+  testing::StoreHarness harness;
+  PseudoTree tree(harness.volume(), {});
+  harness.device().hold(testing::OperationKind::kWrite);
+  const std::vector<std::string> texts = {std::string(5000, 'a'), std::string(100, 'b')};
+  const std::vector<Put> puts = {{"folder/first", testing::bytes_of(texts[0])},
+                                 {"folder/second", testing::bytes_of(texts[1])}};
+  std::thread writer([&] {
+    for (const auto& result : harness.store().put_many(puts).results) EXPECT_TRUE(result);
+  });
+  harness.device().wait_until_held(1);
+  const auto read_inflight = [&] {
+    const auto node = tree.lookup(kControlDirectoryNode, "inflight");
+    EXPECT_TRUE(node);
+    const auto handle = tree.open(node->node, false);
+    EXPECT_TRUE(handle);
+    return lines_of((*handle)->read(0, 65536).value_or(""));
+  };
+  const auto lines = read_inflight();
+  harness.device().release();  // before any assertion can leave the writer waiting
+  writer.join();
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(columns_of(lines[1])[0], "folder/first");
+  EXPECT_EQ(columns_of(lines[1])[3], "5000");
+  EXPECT_EQ(columns_of(lines[1])[4], "submitted");
+  EXPECT_EQ(columns_of(lines[2])[0], "folder/second");
+  EXPECT_EQ(read_inflight().size(), 1U) << "only the names of the columns are left";
 }
 
 }  // namespace
