@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs the long forms of the tests, for a given time or once through.
+#
+#   sudo scripts/soak.sh [MINUTES]
+#
+# Without MINUTES each long form runs once (about an hour); with it, they run one after another, again and
+# again with new seeds, until the time is over. The first failure ends the run and prints how to replay it.
+# core/TESTING.md says what each form promises.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+cd "$project_dir"
+
+case "${1:-}" in
+  --help | -h) usage; exit 0 ;;
+  *[!0-9]*) die "'$1' is not a number of minutes; see --help" ;;
+esac
+[ $# -le 1 ] || die "one argument at most; see --help"
+minutes=${1:-}
+
+scripts/install_deps.sh --test
+scripts/build.sh --tests
+
+passed=0
+seed=$(date +%s)
+
+# run NAME PROGRAM FILTER [VARIABLE=VALUE...]   one long form
+run() {
+  local name=$1 program=$2 filter=$3 start=$SECONDS
+  shift 3
+  if [ -n "$minutes" ] && [ $SECONDS -ge $((minutes * 60)) ]; then return; fi
+  say "run     $name: $* build/$program --gtest_filter='$filter'"
+  env "$@" "build/$program" --gtest_filter="$filter" --gtest_brief=1 || die "failed: $name"
+  passed=$((passed + 1))
+  say "ok      $name ($((SECONDS - start)) s)"
+}
+
+# Each part has its line here: what runs, and the variables that make it long.
+round() {
+  run "crashes" kvslot_core_tests 'Crash.*'
+}
+
+while round && [ -n "$minutes" ] && [ $SECONDS -lt $((minutes * 60)) ]; do
+  seed=$((seed + 1))
+done
+say "$passed passed, 0 failed"
