@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/put_changes.h"
 
 namespace kvslot {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 

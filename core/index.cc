@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 

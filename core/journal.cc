@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/device_io.h"
 
 namespace kvslot {

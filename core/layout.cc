@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/codec.h"
 
 namespace kvslot {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

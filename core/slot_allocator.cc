@@ -5,7 +5,7 @@
 #include <bit>
 #include <cerrno>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

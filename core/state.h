@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/index.h"
 #include "core/inflight_table.h"
 #include "core/journal.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

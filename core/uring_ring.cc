@@ -4,7 +4,7 @@
 #include <array>
 #include <cerrno>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/posix_engine.h"
 
 namespace kvslot {

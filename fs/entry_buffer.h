@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fs/fuse_library.h"
+#include "fs/request.h"
 
 namespace kvslot {
 
@@ -18,7 +18,7 @@ inline constexpr off_t kCookieOfControl = 3;
 // Threads: one thread at a time.
 class EntryBuffer {
  public:
-  EntryBuffer(fuse_req_t request, std::size_t size_bytes, bool is_plus)
+  EntryBuffer(const Request& request, std::size_t size_bytes, bool is_plus)
       : request_(request), bytes_(size_bytes), is_plus_(is_plus) {}
 
   // Adds an entry that carries no hold. False: it does not fit.
@@ -34,18 +34,18 @@ class EntryBuffer {
     char* const at = bytes_.data() + used_;
     const std::size_t room = bytes_.size() - used_;
     const std::size_t size =
-        is_plus_ ? fuse_add_direntry_plus(request_, at, room, text.c_str(), &entry, cookie)
-                 : fuse_add_direntry(request_, at, room, text.c_str(), &entry.attr, cookie);
+        is_plus_ ? fuse_add_direntry_plus(request_.raw(), at, room, text.c_str(), &entry, cookie)
+                 : fuse_add_direntry(request_.raw(), at, room, text.c_str(), &entry.attr, cookie);
     if (size > room) return false;
     used_ += size;
     return true;
   }
 
   [[nodiscard]] bool is_empty() const { return used_ == 0; }
-  void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
+  void reply() { request_.answer(fuse_reply_buf, bytes_.data(), used_); }
 
  private:
-  fuse_req_t request_;
+  const Request& request_;
   std::vector<char> bytes_;
   std::size_t used_ = 0;
   bool is_plus_;

@@ -59,7 +59,7 @@ void op_destroy(void* user_data) {
 
 // ---- Names
 
-void op_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void op_lookup(const Request& request, fuse_ino_t parent, const char* name) {
   MountContext& context = context_of(request);
   if (is_pseudo(parent)) return pseudo_lookup(request, parent, name);
   if (Filesystem::is_control_name(node_id(parent), name) &&
@@ -71,26 +71,26 @@ void op_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (status.error().code != Errc::kNotFound) return reply_error(request, status.error());
   fuse_entry_param missing{};  // the kernel may remember that there is no such name
   missing.entry_timeout = kNegativeSeconds;
-  fuse_reply_entry(request, &missing);
+  request.answer(fuse_reply_entry, &missing);
 }
 
-void op_forget(fuse_req_t request, fuse_ino_t node, std::uint64_t count) {
+void op_forget(const Request& request, fuse_ino_t node, std::uint64_t count) {
   if (!is_pseudo(node)) filesystem(request).forget(node_id(node), count);
-  fuse_reply_none(request);
+  request.answer(fuse_reply_none);
 }
 
-void op_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
+void op_forget_multi(const Request& request, std::size_t count, fuse_forget_data* forgets) {
   Filesystem& target = filesystem(request);
   for (std::size_t i = 0; i < count; ++i) {
     if (!is_pseudo(forgets[i].ino)) target.forget(node_id(forgets[i].ino), forgets[i].nlookup);
   }
-  fuse_reply_none(request);
+  request.answer(fuse_reply_none);
 }
 
-void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, NodeKind kind, mode_t mode,
-               const char* target = "") {
+void make_node(const Request& request, fuse_ino_t parent, const char* name, NodeKind kind,
+               mode_t mode, const char* target = "") {
   if (is_pseudo(parent)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   const auto status =
@@ -99,13 +99,13 @@ void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, NodeKind
   reply_entry(request, *status);
 }
 
-void op_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
+void op_mknod(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
   if ((mode & S_IFMT) != 0 && !S_ISREG(mode)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   if (is_pseudo(parent)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   Filesystem& target = filesystem(request);
@@ -115,34 +115,34 @@ void op_mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mo
   reply_entry(request, *status);
 }
 
-void op_mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+void op_mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
   make_node(request, parent, name, NodeKind::kDirectory, mode);
 }
 
-void op_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+void op_symlink(const Request& request, const char* target, fuse_ino_t parent, const char* name) {
   make_node(request, parent, name, NodeKind::kSymlink, 0777, target);
 }
 
-void remove_node(fuse_req_t request, fuse_ino_t parent, const char* name, RemoveKind kind) {
+void remove_node(const Request& request, fuse_ino_t parent, const char* name, RemoveKind kind) {
   if (is_pseudo(parent)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   reply_result(request, filesystem(request).remove(node_id(parent), name, kind));
 }
 
-void op_unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void op_unlink(const Request& request, fuse_ino_t parent, const char* name) {
   remove_node(request, parent, name, RemoveKind::kNotDirectory);
 }
 
-void op_rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void op_rmdir(const Request& request, fuse_ino_t parent, const char* name) {
   remove_node(request, parent, name, RemoveKind::kDirectory);
 }
 
-void op_rename(fuse_req_t request, fuse_ino_t from, const char* from_name, fuse_ino_t to,
+void op_rename(const Request& request, fuse_ino_t from, const char* from_name, fuse_ino_t to,
                const char* to_name, unsigned flags) {
   if (is_pseudo(from) || is_pseudo(to)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   RenameMode mode = RenameMode::kReplace;
@@ -151,30 +151,30 @@ void op_rename(fuse_req_t request, fuse_ino_t from, const char* from_name, fuse_
   else if (flags == RENAME_EXCHANGE)
     mode = RenameMode::kExchange;
   else if (flags != 0) {
-    fuse_reply_err(request, EINVAL);
+    request.answer(fuse_reply_err, EINVAL);
     return;
   }
   filesystem(request).rename(node_id(from), from_name, node_id(to), to_name, mode,
                              replier(request));
 }
 
-void op_link(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
-  fuse_reply_err(request, EPERM);  // programs fall back to a copy or a symlink
+void op_link(const Request& request, fuse_ino_t, fuse_ino_t, const char*) {
+  request.answer(fuse_reply_err, EPERM);  // programs fall back to a copy or a symlink
 }
 
-void op_readlink(fuse_req_t request, fuse_ino_t node) {
+void op_readlink(const Request& request, fuse_ino_t node) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, EINVAL);
+    request.answer(fuse_reply_err, EINVAL);
     return;
   }
   const auto target = filesystem(request).volume().symlink_target(node_id(node));
   if (!target) return reply_error(request, target.error());
-  fuse_reply_readlink(request, target->c_str());
+  request.answer(fuse_reply_readlink, target->c_str());
 }
 
 // ---- Attributes
 
-void op_getattr(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+void op_getattr(const Request& request, fuse_ino_t node, fuse_file_info*) {
   if (is_pseudo(node)) return pseudo_getattr(request, node);
   Filesystem& target = filesystem(request);
   ++target.counters().getattrs;
@@ -183,13 +183,13 @@ void op_getattr(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   reply_status(request, *status);
 }
 
-void op_setattr(fuse_req_t request, fuse_ino_t node, struct stat* attributes, int to_set,
+void op_setattr(const Request& request, fuse_ino_t node, struct stat* attributes, int to_set,
                 fuse_file_info*) {
   if (is_pseudo(node)) return pseudo_setattr(request, node, to_set);
   StatusChange change;
   if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
     if (attributes->st_size < 0) {
-      fuse_reply_err(request, EINVAL);
+      request.answer(fuse_reply_err, EINVAL);
       return;
     }
     change.size_bytes = static_cast<std::uint64_t>(attributes->st_size);
@@ -212,8 +212,8 @@ void op_setattr(fuse_req_t request, fuse_ino_t node, struct stat* attributes, in
   reply_status(request, *status);
 }
 
-void op_statfs(fuse_req_t request, fuse_ino_t) {
-  if (is_over_uring(request)) context_of(request).is_uring = true;
+void op_statfs(const Request& request, fuse_ino_t) {
+  if (is_over_uring(request.raw())) context_of(request).is_uring = true;
   Filesystem& target = filesystem(request);
   ++target.counters().statfs;
   const SpaceInfo space = target.volume().space();
@@ -224,21 +224,21 @@ void op_statfs(fuse_req_t request, fuse_ino_t) {
   result.f_files = space.nodes + space.nodes_free;
   result.f_ffree = result.f_favail = space.nodes_free;
   result.f_namemax = kNameSizeBytesMax;
-  fuse_reply_statfs(request, &result);
+  request.answer(fuse_reply_statfs, &result);
 }
 
-void reply_text(fuse_req_t request, const std::string& text, std::size_t size) {
+void reply_text(const Request& request, const std::string& text, std::size_t size) {
   if (size == 0)
-    fuse_reply_xattr(request, text.size());
+    request.answer(fuse_reply_xattr, text.size());
   else if (size < text.size())
-    fuse_reply_err(request, ERANGE);
+    request.answer(fuse_reply_err, ERANGE);
   else
-    fuse_reply_buf(request, text.data(), text.size());
+    request.answer(fuse_reply_buf, text.data(), text.size());
 }
 
-void op_getxattr(fuse_req_t request, fuse_ino_t node, const char* name, std::size_t size) {
+void op_getxattr(const Request& request, fuse_ino_t node, const char* name, std::size_t size) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, ENODATA);
+    request.answer(fuse_reply_err, ENODATA);
     return;
   }
   const auto value = filesystem(request).xattr(node_id(node), name);
@@ -246,10 +246,10 @@ void op_getxattr(fuse_req_t request, fuse_ino_t node, const char* name, std::siz
   reply_text(request, *value, size);
 }
 
-void op_setxattr(fuse_req_t request, fuse_ino_t node, const char* name, const char* value,
+void op_setxattr(const Request& request, fuse_ino_t node, const char* name, const char* value,
                  std::size_t size, int flags) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   auto mode = Volume::XattrMode::kAny;
@@ -258,7 +258,7 @@ void op_setxattr(fuse_req_t request, fuse_ino_t node, const char* name, const ch
   reply_result(request, filesystem(request).set_xattr(node_id(node), name, {value, size}, mode));
 }
 
-void op_listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size) {
+void op_listxattr(const Request& request, fuse_ino_t node, std::size_t size) {
   std::string names;
   if (!is_pseudo(node)) {
     const auto list = filesystem(request).volume().list_xattrs(node_id(node));
@@ -268,9 +268,9 @@ void op_listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size) {
   reply_text(request, names, size);
 }
 
-void op_removexattr(fuse_req_t request, fuse_ino_t node, const char* name) {
+void op_removexattr(const Request& request, fuse_ino_t node, const char* name) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   reply_result(request, filesystem(request).remove_xattr(node_id(node), name));
@@ -280,24 +280,24 @@ fuse_lowlevel_ops make_operations() {
   fuse_lowlevel_ops operations{};
   operations.init = op_init;
   operations.destroy = op_destroy;
-  operations.lookup = op_lookup;
-  operations.forget = op_forget;
-  operations.forget_multi = op_forget_multi;
-  operations.mknod = op_mknod;
-  operations.mkdir = op_mkdir;
-  operations.symlink = op_symlink;
-  operations.unlink = op_unlink;
-  operations.rmdir = op_rmdir;
-  operations.rename = op_rename;
-  operations.link = op_link;
-  operations.readlink = op_readlink;
-  operations.getattr = op_getattr;
-  operations.setattr = op_setattr;
-  operations.statfs = op_statfs;
-  operations.getxattr = op_getxattr;
-  operations.setxattr = op_setxattr;
-  operations.listxattr = op_listxattr;
-  operations.removexattr = op_removexattr;
+  operations.lookup = kCallback<op_lookup>;
+  operations.forget = kCallback<op_forget>;
+  operations.forget_multi = kCallback<op_forget_multi>;
+  operations.mknod = kCallback<op_mknod>;
+  operations.mkdir = kCallback<op_mkdir>;
+  operations.symlink = kCallback<op_symlink>;
+  operations.unlink = kCallback<op_unlink>;
+  operations.rmdir = kCallback<op_rmdir>;
+  operations.rename = kCallback<op_rename>;
+  operations.link = kCallback<op_link>;
+  operations.readlink = kCallback<op_readlink>;
+  operations.getattr = kCallback<op_getattr>;
+  operations.setattr = kCallback<op_setattr>;
+  operations.statfs = kCallback<op_statfs>;
+  operations.getxattr = kCallback<op_getxattr>;
+  operations.setxattr = kCallback<op_setxattr>;
+  operations.listxattr = kCallback<op_listxattr>;
+  operations.removexattr = kCallback<op_removexattr>;
   fill_file_operations(operations);
   fill_directory_operations(operations);
   return operations;

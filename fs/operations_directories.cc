@@ -26,7 +26,8 @@ mode_t type_of(NodeKind kind) {
 }
 
 // `.`, `..` and a visible control directory. False: the buffer is full.
-Result<bool> add_dots(fuse_req_t request, NodeId directory, off_t offset, EntryBuffer& entries) {
+Result<bool> add_dots(const Request& request, NodeId directory, off_t offset,
+                      EntryBuffer& entries) {
   Filesystem& target = filesystem(request);
   if (offset < kCookieOfDot) {
     const auto self = target.volume().stat(directory);
@@ -53,7 +54,7 @@ Result<bool> add_dots(fuse_req_t request, NodeId directory, off_t offset, EntryB
 }
 
 // False: the buffer is full. An entry that went since it was listed is left out.
-bool add_entry(fuse_req_t request, NodeId directory, const DirectoryEntry& entry, bool is_plus,
+bool add_entry(const Request& request, NodeId directory, const DirectoryEntry& entry, bool is_plus,
                EntryBuffer& entries) {
   const off_t cookie = static_cast<off_t>(entry.cookie) + kCookieOfControl;
   if (!is_plus) {
@@ -68,7 +69,7 @@ bool add_entry(fuse_req_t request, NodeId directory, const DirectoryEntry& entry
   return false;
 }
 
-void read_directory(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+void read_directory(const Request& request, fuse_ino_t node, std::size_t size, off_t offset,
                     bool is_plus) {
   if (is_pseudo(node)) return pseudo_readdir(request, node, size, offset, is_plus);
   Filesystem& target = filesystem(request);
@@ -95,25 +96,27 @@ void read_directory(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t
   entries.reply();
 }
 
-void op_readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+void op_readdir(const Request& request, fuse_ino_t node, std::size_t size, off_t offset,
                 fuse_file_info*) {
   read_directory(request, node, size, offset, false);
 }
 
-void op_readdirplus(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+void op_readdirplus(const Request& request, fuse_ino_t node, std::size_t size, off_t offset,
                     fuse_file_info*) {
   read_directory(request, node, size, offset, true);
 }
 
-void op_opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  fuse_reply_open(request, info);
+void op_opendir(const Request& request, fuse_ino_t, fuse_file_info* info) {
+  request.answer(fuse_reply_open, info);
 }
 
-void op_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) { fuse_reply_err(request, 0); }
+void op_releasedir(const Request& request, fuse_ino_t, fuse_file_info*) {
+  request.answer(fuse_reply_err, 0);
+}
 
-void op_fsyncdir(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
+void op_fsyncdir(const Request& request, fuse_ino_t node, int, fuse_file_info*) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, 0);
+    request.answer(fuse_reply_err, 0);
     return;
   }
   Filesystem& target = filesystem(request);
@@ -124,11 +127,11 @@ void op_fsyncdir(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
 }  // namespace
 
 void fill_directory_operations(fuse_lowlevel_ops& operations) {
-  operations.opendir = op_opendir;
-  operations.readdir = op_readdir;
-  operations.readdirplus = op_readdirplus;
-  operations.releasedir = op_releasedir;
-  operations.fsyncdir = op_fsyncdir;
+  operations.opendir = kCallback<op_opendir>;
+  operations.readdir = kCallback<op_readdir>;
+  operations.readdirplus = kCallback<op_readdirplus>;
+  operations.releasedir = kCallback<op_releasedir>;
+  operations.fsyncdir = kCallback<op_fsyncdir>;
 }
 
 }  // namespace kvslot

@@ -14,7 +14,7 @@ namespace kvslot {
 
 namespace {
 
-OpenMode open_mode(fuse_req_t request, const fuse_file_info& info) {
+OpenMode open_mode(const Request& request, const fuse_file_info& info) {
   const int access = info.flags & O_ACCMODE;
   OpenMode mode{.reads = access != O_WRONLY, .writes = access != O_RDONLY};
   mode.truncates = (info.flags & O_TRUNC) != 0;
@@ -25,7 +25,8 @@ OpenMode open_mode(fuse_req_t request, const fuse_file_info& info) {
   return mode;
 }
 
-void fill_open_reply(fuse_req_t request, fuse_file_info& info, std::unique_ptr<OpenFile> handle) {
+void fill_open_reply(const Request& request, fuse_file_info& info,
+                     std::unique_ptr<OpenFile> handle) {
   info.keep_cache = filesystem(request).files().take_stale(handle->file->node) ? 0 : 1;
   info.noflush = handle->writes ? 0 : 1;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 15)
@@ -38,16 +39,16 @@ void take_back(Filesystem& target, const fuse_file_info& info) {
   target.release(std::unique_ptr<OpenFile>(reinterpret_cast<OpenFile*>(info.fh)));
 }
 
-void op_open(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
+void op_open(const Request& request, fuse_ino_t node, fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_open(request, node, *info);
   Filesystem& target = filesystem(request);
   auto handle = target.open(node_id(node), open_mode(request, *info));
   if (!handle) return reply_error(request, handle.error());
   fill_open_reply(request, *info, std::move(*handle));
-  if (fuse_reply_open(request, info) != 0) take_back(target, *info);
+  if (request.answer(fuse_reply_open, info) != 0) take_back(target, *info);
 }
 
-Result<FileStatus> make_or_find(fuse_req_t request, fuse_ino_t parent, const char* name,
+Result<FileStatus> make_or_find(const Request& request, fuse_ino_t parent, const char* name,
                                 mode_t mode, const fuse_file_info& info) {
   Filesystem& target = filesystem(request);
   auto status = target.make(node_id(parent), name, NodeKind::kFile, mode, caller_of(request));
@@ -57,10 +58,10 @@ Result<FileStatus> make_or_find(fuse_req_t request, fuse_ino_t parent, const cha
   return target.lookup(node_id(parent), name);  // somebody made it since the kernel looked
 }
 
-void op_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode,
+void op_create(const Request& request, fuse_ino_t parent, const char* name, mode_t mode,
                fuse_file_info* info) {
   if (is_pseudo(parent)) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   Filesystem& target = filesystem(request);
@@ -73,13 +74,13 @@ void op_create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t m
   }
   fill_open_reply(request, *info, std::move(*handle));
   const fuse_entry_param entry = to_entry(target.options(), *status);
-  if (fuse_reply_create(request, &entry, info) != 0) {
+  if (request.answer(fuse_reply_create, &entry, info) != 0) {
     take_back(target, *info);
     target.forget(status->info.node, 1);
   }
 }
 
-void op_read(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+void op_read(const Request& request, fuse_ino_t node, std::size_t size, off_t offset,
              fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_read(request, size, offset, *info);
   filesystem(request).read(handle_of(info), static_cast<std::uint64_t>(offset), size,
@@ -89,40 +90,40 @@ void op_read(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset
                            });
 }
 
-void op_write(fuse_req_t request, fuse_ino_t node, const char* data, std::size_t size, off_t offset,
-              fuse_file_info* info) {
+void op_write(const Request& request, fuse_ino_t node, const char* data, std::size_t size,
+              off_t offset, fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_write(request, {data, size}, *info);
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size);
   filesystem(request).write(handle_of(info), static_cast<std::uint64_t>(offset), bytes,
                             clears_privileges(*info), [request, size](Result<void> result) {
                               if (!result) return reply_error(request, result.error());
-                              fuse_reply_write(request, size);
+                              request.answer(fuse_reply_write, size);
                             });
 }
 
-void op_flush(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
+void op_flush(const Request& request, fuse_ino_t node, fuse_file_info* info) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, 0);
+    request.answer(fuse_reply_err, 0);
     return;
   }
   filesystem(request).flush(handle_of(info), replier(request));
 }
 
-void op_release(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
+void op_release(const Request& request, fuse_ino_t node, fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_release(request, *info);
   take_back(filesystem(request), *info);
-  fuse_reply_err(request, 0);
+  request.answer(fuse_reply_err, 0);
 }
 
-void op_fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* info) {
+void op_fsync(const Request& request, fuse_ino_t node, int, fuse_file_info* info) {
   if (is_pseudo(node)) {
-    fuse_reply_err(request, 0);
+    request.answer(fuse_reply_err, 0);
     return;
   }
   filesystem(request).fsync(handle_of(info), replier(request));
 }
 
-void op_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length,
+void op_fallocate(const Request& request, fuse_ino_t node, int mode, off_t offset, off_t length,
                   fuse_file_info* info) {
   using Allocate = Filesystem::Allocate;
   Allocate what{};
@@ -143,11 +144,11 @@ void op_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, o
       what = Allocate::kZeroKeepSize;
       break;
     default:
-      fuse_reply_err(request, EOPNOTSUPP);
+      request.answer(fuse_reply_err, EOPNOTSUPP);
       return;
   }
   if (is_pseudo(node) || offset < 0 || length <= 0) {
-    fuse_reply_err(request, is_pseudo(node) ? EOPNOTSUPP : EINVAL);
+    request.answer(fuse_reply_err, is_pseudo(node) ? EOPNOTSUPP : EINVAL);
     return;
   }
   reply_result(request, filesystem(request).allocate(handle_of(info), what,
@@ -155,64 +156,65 @@ void op_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, o
                                                      static_cast<std::uint64_t>(length)));
 }
 
-void op_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_file_info* info) {
+void op_lseek(const Request& request, fuse_ino_t node, off_t offset, int whence,
+              fuse_file_info* info) {
   if (is_pseudo(node) || (whence != SEEK_DATA && whence != SEEK_HOLE)) {
-    fuse_reply_err(request, EINVAL);
+    request.answer(fuse_reply_err, EINVAL);
     return;
   }
   if (offset < 0) {
-    fuse_reply_err(request, ENXIO);
+    request.answer(fuse_reply_err, ENXIO);
     return;
   }
   const auto found = filesystem(request).seek(handle_of(info), static_cast<std::uint64_t>(offset),
                                               whence == SEEK_DATA);
   if (!found) return reply_error(request, found.error());
-  fuse_reply_lseek(request, static_cast<off_t>(*found));
+  request.answer(fuse_reply_lseek, static_cast<off_t>(*found));
 }
 
-void op_copy_file_range(fuse_req_t request, fuse_ino_t from, off_t from_offset,
+void op_copy_file_range(const Request& request, fuse_ino_t from, off_t from_offset,
                         fuse_file_info* from_info, fuse_ino_t to, off_t to_offset,
                         fuse_file_info* to_info, std::size_t size, int flags) {
   if (is_pseudo(from) || is_pseudo(to)) {
-    fuse_reply_err(request, EXDEV);  // the kernel then reads and writes
+    request.answer(fuse_reply_err, EXDEV);  // the kernel then reads and writes
     return;
   }
   if (flags != 0 || from_offset < 0 || to_offset < 0) {
-    fuse_reply_err(request, EINVAL);
+    request.answer(fuse_reply_err, EINVAL);
     return;
   }
   filesystem(request).copy(handle_of(from_info), static_cast<std::uint64_t>(from_offset),
                            handle_of(to_info), static_cast<std::uint64_t>(to_offset), size,
                            [request](Result<std::uint64_t> copied) {
                              if (!copied) return reply_error(request, copied.error());
-                             fuse_reply_write(request, *copied);
+                             request.answer(fuse_reply_write, *copied);
                            });
 }
 
-void op_ioctl(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned,
+void op_ioctl(const Request& request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned,
               const void*, std::size_t, std::size_t) {
-  fuse_reply_err(request, ENOTTY);
+  request.answer(fuse_reply_err, ENOTTY);
 }
 
-void op_bmap(fuse_req_t request, fuse_ino_t, std::size_t, std::uint64_t) {
-  fuse_reply_err(request, EINVAL);
+void op_bmap(const Request& request, fuse_ino_t, std::size_t, std::uint64_t) {
+  request.answer(fuse_reply_err, EINVAL);
 }
 
 }  // namespace
 
 void fill_file_operations(fuse_lowlevel_ops& operations) {
-  operations.open = op_open;
-  operations.create = op_create;
-  operations.read = op_read;
-  operations.write = op_write;
-  operations.flush = op_flush;
-  operations.release = op_release;
-  operations.fsync = op_fsync;
-  operations.fallocate = op_fallocate;
-  operations.lseek = op_lseek;
-  operations.copy_file_range = op_copy_file_range;
-  operations.ioctl = op_ioctl;
-  operations.bmap = op_bmap;
+  operations.open = kCallback<op_open>;
+  operations.create = kCallback<op_create>;
+  operations.read = kCallback<op_read>;
+  operations.write = kCallback<op_write>;
+  operations.flush = kCallback<op_flush>;
+  operations.release = kCallback<op_release>;
+  operations.fsync = kCallback<op_fsync>;
+  operations.fallocate = kCallback<op_fallocate>;
+  operations.lseek = kCallback<op_lseek>;
+  operations.copy_file_range = kCallback<op_copy_file_range>;
+  operations.ioctl = kCallback<op_ioctl>;
+  operations.bmap = kCallback<op_bmap>;
 }
 
 }  // namespace kvslot

@@ -32,28 +32,28 @@ PseudoOpenRef* reference_of(const fuse_file_info& info) {
 
 }  // namespace
 
-void pseudo_lookup(fuse_req_t request, fuse_ino_t parent, std::string_view name) {
+void pseudo_lookup(const Request& request, fuse_ino_t parent, std::string_view name) {
   const auto node = context_of(request).pseudo_tree->lookup(parent, name);
   if (!node) return reply_error(request, node.error());
   const fuse_entry_param entry = to_entry(*node);
-  fuse_reply_entry(request, &entry);
+  request.answer(fuse_reply_entry, &entry);
 }
 
-void pseudo_lookup_control(fuse_req_t request) {
+void pseudo_lookup_control(const Request& request) {
   const auto node = context_of(request).pseudo_tree->stat(kControlDirectoryNode);
   if (!node) return reply_error(request, node.error());
   const fuse_entry_param entry = to_entry(*node);
-  fuse_reply_entry(request, &entry);
+  request.answer(fuse_reply_entry, &entry);
 }
 
-void pseudo_getattr(fuse_req_t request, fuse_ino_t node) {
+void pseudo_getattr(const Request& request, fuse_ino_t node) {
   const auto found = context_of(request).pseudo_tree->stat(node);
   if (!found) return reply_error(request, found.error());
   const struct stat attributes = to_stat(*found);
-  fuse_reply_attr(request, &attributes, 0);
+  request.answer(fuse_reply_attr, &attributes, 0);
 }
 
-void pseudo_setattr(fuse_req_t request, fuse_ino_t node, int to_set) {
+void pseudo_setattr(const Request& request, fuse_ino_t node, int to_set) {
   constexpr int kHarmless = FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_MTIME;
   const auto found = context_of(request).pseudo_tree->stat(node);
   if (!found) return reply_error(request, found.error());
@@ -61,13 +61,13 @@ void pseudo_setattr(fuse_req_t request, fuse_ino_t node, int to_set) {
   // `echo 1 > checkpoint` cuts before it writes; nothing else may change.
   if (!is_writable || (to_set & FUSE_SET_ATTR_SIZE) == 0 ||
       (to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID) & ~kHarmless) != 0) {
-    fuse_reply_err(request, EPERM);
+    request.answer(fuse_reply_err, EPERM);
     return;
   }
   pseudo_getattr(request, node);
 }
 
-void pseudo_open(fuse_req_t request, fuse_ino_t node, const fuse_file_info& info) {
+void pseudo_open(const Request& request, fuse_ino_t node, const fuse_file_info& info) {
   MountContext& context = context_of(request);
   context.pseudo_pool->run([request, node, info = fuse_file_info(info), &context]() mutable {
     const bool for_writing = (info.flags & O_ACCMODE) != O_RDONLY;
@@ -82,11 +82,12 @@ void pseudo_open(fuse_req_t request, fuse_ino_t node, const fuse_file_info& info
     info.direct_io = 1;
     auto* const reference = new PseudoOpenRef(std::move(open));
     info.fh = reinterpret_cast<std::uint64_t>(reference);
-    if (fuse_reply_open(request, &info) != 0) delete reference;
+    if (request.answer(fuse_reply_open, &info) != 0) delete reference;
   });
 }
 
-void pseudo_read(fuse_req_t request, std::size_t size, off_t offset, const fuse_file_info& info) {
+void pseudo_read(const Request& request, std::size_t size, off_t offset,
+                 const fuse_file_info& info) {
   const PseudoOpenRef& reference = *reference_of(info);
   MountContext& context = context_of(request);
   ReaderPool& pool = reference->waits_for_device ? *context.reader_pool : *context.pseudo_pool;
@@ -97,11 +98,11 @@ void pseudo_read(fuse_req_t request, std::size_t size, off_t offset, const fuse_
       text = open->handle->read(static_cast<std::uint64_t>(offset), size);
     }
     if (!text) return reply_error(request, text.error());
-    fuse_reply_buf(request, text->data(), text->size());
+    request.answer(fuse_reply_buf, text->data(), text->size());
   });
 }
 
-void pseudo_write(fuse_req_t request, std::string_view text, const fuse_file_info& info) {
+void pseudo_write(const Request& request, std::string_view text, const fuse_file_info& info) {
   context_of(request).pseudo_pool->run(
       [request, text = std::string(text), open = *reference_of(info)] {
         Result<std::size_t> written;
@@ -110,16 +111,16 @@ void pseudo_write(fuse_req_t request, std::string_view text, const fuse_file_inf
           written = open->handle->write(text);
         }
         if (!written) return reply_error(request, written.error());
-        fuse_reply_write(request, *written);
+        request.answer(fuse_reply_write, *written);
       });
 }
 
-void pseudo_release(fuse_req_t request, const fuse_file_info& info) {
+void pseudo_release(const Request& request, const fuse_file_info& info) {
   delete reference_of(info);
-  fuse_reply_err(request, 0);
+  request.answer(fuse_reply_err, 0);
 }
 
-void pseudo_readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+void pseudo_readdir(const Request& request, fuse_ino_t node, std::size_t size, off_t offset,
                     bool is_plus) {
   PseudoTree& tree = *context_of(request).pseudo_tree;
   EntryBuffer entries(request, size, is_plus);

@@ -49,8 +49,8 @@ nlink_t links_of(const NodeInfo& info) {
 
 }  // namespace
 
-Caller caller_of(fuse_req_t request) {
-  const fuse_ctx* const context = fuse_req_ctx(request);
+Caller caller_of(const Request& request) {
+  const fuse_ctx* const context = fuse_req_ctx(request.raw());
   return {.uid = context->uid, .gid = context->gid};
 }
 
@@ -111,32 +111,32 @@ fuse_entry_param to_entry(const PseudoNode& node) {
   return entry;
 }
 
-void reply_error(fuse_req_t request, const Error& error) {
-  fuse_reply_err(request, to_errno(error));
+void reply_error(const Request& request, const Error& error) {
+  request.answer(fuse_reply_err, to_errno(error));
 }
 
-void reply_result(fuse_req_t request, const Result<void>& result) {
-  fuse_reply_err(request, result ? 0 : to_errno(result.error()));
+void reply_result(const Request& request, const Result<void>& result) {
+  request.answer(fuse_reply_err, result ? 0 : to_errno(result.error()));
 }
 
-void reply_status(fuse_req_t request, const FileStatus& status) {
+void reply_status(const Request& request, const FileStatus& status) {
   const struct stat attributes = to_stat(filesystem(request).options(), status);
-  fuse_reply_attr(request, &attributes, attribute_timeout(status));
+  request.answer(fuse_reply_attr, &attributes, attribute_timeout(status));
 }
 
-void reply_entry(fuse_req_t request, const FileStatus& status) {
+void reply_entry(const Request& request, const FileStatus& status) {
   Filesystem& target = filesystem(request);
   const fuse_entry_param entry = to_entry(target.options(), status);
-  if (fuse_reply_entry(request, &entry) != 0) target.forget(status.info.node, 1);
+  if (request.answer(fuse_reply_entry, &entry) != 0) target.forget(status.info.node, 1);
 }
 
-void reply_view(fuse_req_t request, const ReadView& view) {
+void reply_view(const Request& request, const ReadView& view) {
   if (view.pieces.empty()) {
-    fuse_reply_buf(request, nullptr, 0);
+    request.answer(fuse_reply_buf, nullptr, 0);
     return;
   }
   if (view.pieces.size() <= kPiecesMax) {
-    fuse_reply_iov(request, view.pieces.data(), static_cast<int>(view.pieces.size()));
+    request.answer(fuse_reply_iov, view.pieces.data(), static_cast<int>(view.pieces.size()));
     return;
   }
   std::vector<char> flat;
@@ -145,10 +145,10 @@ void reply_view(fuse_req_t request, const ReadView& view) {
     const auto* const data = static_cast<const char*>(piece.iov_base);
     flat.insert(flat.end(), data, data + piece.iov_len);
   }
-  fuse_reply_buf(request, flat.data(), flat.size());
+  request.answer(fuse_reply_buf, flat.data(), flat.size());
 }
 
-Done replier(fuse_req_t request) {
+Done replier(const Request& request) {
   return [request](Result<void> result) { reply_result(request, result); };
 }
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.h"
+#include <kvslot/check.h>
 #include "core/transfer.h"
 
 namespace kvslot::testing {
