@@ -22,7 +22,7 @@ build_packages=(
 )
 fuse_build_packages=(meson dpkg-dev xz-utils patch libnuma-dev)
 test_packages=(
-  libgtest-dev libgmock-dev clang-19 clang-format-19
+  libgtest-dev libgmock-dev clang-19 clang-format-19 libclang-rt-19-dev
   attr acl rsync sqlite3 git xfsprogs e2fsprogs fio strace procps
 )
 

@@ -34,8 +34,16 @@ run() {
   say "ok      $name ($((SECONDS - start)) s)"
 }
 
+# Ten minutes for each fuzz target, or one where the time is given.
+fuzz() {
+  if [ -n "$minutes" ] && [ $SECONDS -ge $((minutes * 60)) ]; then return; fi
+  scripts/fuzz.sh $([ -n "$minutes" ] && echo 60 || echo 600) || die "failed: fuzz"
+  passed=$((passed + 1))
+}
+
 # Each part has its line here: what runs, and the variables that make it long.
 round() {
+  fuzz
   run "crashes" kvslot_core_tests 'Crash.*'
 }
 

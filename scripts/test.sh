@@ -4,7 +4,7 @@
 #   sudo scripts/test.sh [--quick] [--only REGEX] [--jobs N]
 #   scripts/test.sh --fix
 #
-#   --quick        without the second round under AddressSanitizer and UBSan
+#   --quick        without the second round under AddressSanitizer and UBSan, and without fuzzing
 #   --only REGEX   only the tests whose names match
 #   --jobs N       run N tests at once (default: two per processor)
 #   --fix          formats the sources, and does nothing else
@@ -186,6 +186,11 @@ check "build, warnings are errors" scripts/build.sh --tests || finish
 check "thread safety, by clang" thread_safety || true
 run_tests plain build
 if ! $quick; then
+  if check "build of the fuzz targets" scripts/fuzz.sh --build; then
+    for source in tests/fuzz/*_fuzz.cc; do
+      check "fuzz: $(basename "$source" _fuzz.cc)" scripts/fuzz.sh --runs "$(basename "$source" .cc)" || true
+    done
+  fi
   check "build with sanitizers" scripts/build.sh --sanitize address,undefined --tests || finish
   run_sanitized_tests
 fi
