@@ -123,6 +123,9 @@ std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
   std::string reason;
   if (!kLibraryIsRecent) {
     reason = fmt::format("libfuse {} is older than 3.18", fuse_pkgversion());
+  } else if (!KVSLOT_FUSE_RINGS_ARE_SOUND) {
+    reason = fmt::format("the rings of libfuse {} may answer the wrong request (3.19 repairs it)",
+                         fuse_pkgversion());
   } else {
     std::string value;
     std::ifstream file("/sys/module/fuse/parameters/enable_uring");

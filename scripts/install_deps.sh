@@ -5,9 +5,10 @@
 #   sudo scripts/install_deps.sh --test   also what scripts/test.sh needs
 #
 # Where the distribution's libfuse is older than 3.18, which cannot talk to the kernel over
-# io_uring, it also builds Debian's own newer source package into build/fuse3. The source comes
-# from the mirror this machine already uses, apt checks its signature, and apt's configuration stays
-# as it is. Where that cannot be done, a line says so and the system's libfuse serves.
+# io_uring, it also builds Debian's own newer source package into build/fuse3, with two faults of
+# its ring threads repaired (repair_rings below). The source comes from the mirror this machine
+# already uses, apt checks its signature, and apt's configuration stays as it is. Where that cannot
+# be done, a line says so and the system's libfuse serves.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -47,6 +48,11 @@ fuse_is_new_enough() {
   PKG_CONFIG_PATH=$fuse_prefix/lib/pkgconfig pkg-config --atleast-version=$fuse_version_wanted fuse3
 }
 
+# One that was built here before repair_rings was written has to be built again.
+fuse_is_as_wanted() {
+  fuse_is_new_enough && { [ ! -e "$fuse_prefix" ] || grep -q '^kvslot_rings=' "$fuse_prefix/lib/pkgconfig/fuse3.pc"; }
+}
+
 # The address of the distribution's main archive, as apt itself reads it from its configuration.
 mirror() {
   local codename
@@ -69,15 +75,48 @@ fetch_fuse() {
   "${apt[@]}" update --error-on=any && (cd "$work/source" && "${apt[@]}" source fuse3)
 }
 
+# substitute FILE TIMES SCRIPT   edits with sed; false unless exactly so many lines end up different
+substitute() {
+  local file=$1 times=$2 script=$3 changed
+  sed "$script" "$file" >"$file.new"
+  changed=$(diff "$file" "$file.new" | grep -c '^<' || true)
+  mv "$file.new" "$file"
+  [ "$changed" -eq "$times" ]
+}
+
+# Two faults of 3.18's rings that a reply from another thread than the ring's own can meet:
+# - The ring's thread submits without the lock under which others fill in their entries, so it can
+#   hand the kernel an entry that is half written, or an old one: a request is answered in place of
+#   another, or never. It now submits under the lock, and only waits without.
+# - After the reply is on its way the request is still counted down, while the ring's thread may be
+#   making the next request of the same memory. Requests of a ring live as long as the ring: they
+#   are no longer counted.
+repair_rings() {
+  reason="its rings are not the ones that the repair knows"
+  local rings=$1/lib/fuse_uring.c requests=$1/lib/fuse_lowlevel.c
+  substitute "$rings" 1 's|^\t\tio_uring_submit_and_wait(&queue->ring, 1);$|\
+\t\tpthread_mutex_lock(\&queue->ring_lock);\
+\t\tio_uring_submit(\&queue->ring);\
+\t\tpthread_mutex_unlock(\&queue->ring_lock);\
+\t\tio_uring_wait_cqe(\&queue->ring, \&(struct io_uring_cqe *){ NULL });|' &&
+    substitute "$rings" 3 '/^\tfuse_free_req(req);$/d; /^\treq->ref_cnt++;$/d' &&
+    substitute "$requests" 2 '/^static int send_reply_iov(/,/^}/ {
+      s|^\tint res;$|\tint res, lives_on = req->flags.is_uring;|
+      s|^\tfuse_free_req(req);$|\tif (!lives_on) fuse_free_req(req);|
+    }'
+}
+
 # fuse_session_custom_io, which only the tests call, is off by default since 3.18.
 compile_fuse() {
-  reason="its source does not compile here"
   local source
   source=$(echo "$work"/source/fuse3-*/)
+  repair_rings "$source" || return 1
+  reason="its source does not compile here"
   meson setup "$work/build" "$source" --prefix="$fuse_prefix" --libdir=lib --bindir=/usr/bin \
     --buildtype=release -Ddefault_library=static -Denable-io-uring=true -Denable-custom-io=true \
     -Dutils=false -Dexamples=false -Dtests=false -Duseroot=false &&
-    ninja -C "$work/build" install
+    ninja -C "$work/build" install &&
+    echo 'kvslot_rings=repaired' >>"$fuse_prefix/lib/pkgconfig/fuse3.pc"
 }
 
 build_fuse() {
@@ -108,7 +147,7 @@ command -v apt-get >/dev/null || die "needs apt-get; elsewhere install the packa
 log=$(mktemp)
 trap 'rm -f "$log"; give_back_build_dir' EXIT
 install_missing "${packages[@]}"
-if ! fuse_is_new_enough; then
+if ! fuse_is_as_wanted; then
   install_missing "${fuse_build_packages[@]}"
   build_fuse
 fi
