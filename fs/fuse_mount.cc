@@ -6,10 +6,6 @@
 #include <kvslot/mutex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <spawn.h>
-#include <sys/mount.h>
-#include <sys/statfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +19,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "fs/privileges.h"
 
 namespace kvslot {
 
@@ -84,31 +82,6 @@ std::string option_list(const MountOptions& options, const Transport& transport,
   return list;
 }
 
-bool unmount_lazily(const std::string& directory) {
-  if (::umount2(directory.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return true;
-  if (errno != EPERM) return false;
-  std::string program = "fusermount3";
-  std::string unmount = "-u";
-  std::string lazy = "-z";
-  std::string path = directory;
-  char* arguments[] = {program.data(), unmount.data(), lazy.data(), path.data(), nullptr};
-  pid_t pid = 0;
-  if (::posix_spawnp(&pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0) {
-    return false;
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-// Asks for what the kernel does not cache. ECONNABORTED: what a request gets that was under way
-// when the daemon died.
-bool is_dead_mount(const std::string& directory) {
-  struct statfs status{};
-  return ::statfs(directory.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
-}
-
 // Mounting a block device a second time shows the first mount again, and leaves the second one's
 // connection without a file system.
 bool is_connected(fuse_session* session) {
@@ -146,18 +119,19 @@ std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
       reason));
 }
 
-std::expected<void, std::string> detach_dead_mount(const std::string& directory) {
+std::expected<void, std::string> detach_dead_mount(const MountPlace& place) {
   constexpr int kLayersMax = 16;  // of dead mounts, one over the other
-  for (int layer = 0; layer < kLayersMax && is_dead_mount(directory); ++layer) {
-    if (!unmount_lazily(directory)) {
+  for (int layer = 0; layer < kLayersMax && place.is_dead(); ++layer) {
+    if (!place.unmount_lazily()) {
       return std::unexpected(fmt::format(
-          "{}: a dead mount is there and cannot be detached; run umount -l on it", directory));
+          "{}: a dead mount is there and cannot be detached; run umount -l on it", place.name()));
     }
   }
   return {};
 }
 
 std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(const MountOptions& options,
+                                                                       const MountPlace& place,
                                                                        const Transport& transport,
                                                                        bool as_block_device,
                                                                        void* context) {
@@ -174,25 +148,26 @@ std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(const Mou
     return std::unexpected(fmt::format("{}: libfuse refuses the options {}: {}",
                                        options.mount_point, list, words_or("no reason given")));
   }
-  if (fuse_session_mount(session, options.mount_point.c_str()) != 0) {
+  const std::string& target = may_mount() ? place.path() : place.name();  // for fusermount3
+  if (fuse_session_mount(session, target.c_str()) != 0) {
     fuse_session_destroy(session);
     return std::unexpected(
         fmt::format("{}: cannot be mounted on: {}", options.mount_point,
                     words_or("is /dev/fuse there, and is this user allowed to mount?")));
   }
   if (!is_connected(session)) {
-    unmount_lazily(options.mount_point);
+    place.unmount_lazily();
     fuse_session_destroy(session);
     return std::unexpected(fmt::format(
         "{}: is mounted already; use that mount, or unmount it with 'kvslot unmount DIR'",
         options.device_path));
   }
-  return std::unique_ptr<FuseMount>(
-      new FuseMount(session, options.mount_point, transport.is_uring));
+  return std::unique_ptr<FuseMount>(new FuseMount(session, place, transport.is_uring));
 }
 
 FuseMount::~FuseMount() {
   if (is_uring_ && has_served_) return;  // its ring threads end with the process
+  if (is_connected(session_)) place_.unmount_lazily();
   fuse_session_unmount(session_);
   fuse_session_destroy(session_);
 }
@@ -237,13 +212,13 @@ int FuseMount::serve() {
   is_serving_ = true;
   const int result = is_uring_ ? serve_uring() : serve_dev();
   is_serving_ = false;
-  if (is_dead_mount(mount_point_)) unmount_lazily(mount_point_);  // the connection was aborted
+  if (place_.is_dead()) place_.unmount_lazily();  // the connection was aborted
   return result;
 }
 
 void FuseMount::stop() {
   constexpr auto kWakeInterval = std::chrono::milliseconds(20);
-  unmount_lazily(mount_point_);
+  place_.unmount_lazily();
   fuse_session_exit(session_);  // where files are still open, the connection outlives the mount
   while (is_serving_) {
     ::pthread_kill(server_, kWakeSignal);

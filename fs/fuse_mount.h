@@ -9,6 +9,7 @@
 
 #include "fs/fuse_library.h"
 #include "fs/mount_options.h"
+#include "fs/mount_place.h"
 #include "fs/operations.h"
 
 namespace kvslot {
@@ -22,14 +23,16 @@ struct Transport {
 // switch.
 [[nodiscard]] std::expected<Transport, std::string> choose_transport(TransportChoice choice);
 
-// Detaches a dead mount (of a killed daemon) from the directory.
-[[nodiscard]] std::expected<void, std::string> detach_dead_mount(const std::string& directory);
+// Detaches a dead mount (of a killed daemon) from the place.
+[[nodiscard]] std::expected<void, std::string> detach_dead_mount(const MountPlace& place);
 
 // Threads: make and serve on one thread; stop() from any.
 class FuseMount {
  public:
   // Mounts. `context` is what the callbacks find; it may be completed until serve() is called.
+  // `place` is options.mount_point, and stays as long as the mount.
   static std::expected<std::unique_ptr<FuseMount>, std::string> make(const MountOptions& options,
+                                                                     const MountPlace& place,
                                                                      const Transport& transport,
                                                                      bool as_block_device,
                                                                      void* context);
@@ -43,13 +46,13 @@ class FuseMount {
   void stop();
 
  private:
-  FuseMount(fuse_session* session, std::string mount_point, bool is_uring)
-      : session_(session), mount_point_(std::move(mount_point)), is_uring_(is_uring) {}
+  FuseMount(fuse_session* session, const MountPlace& place, bool is_uring)
+      : session_(session), place_(place), is_uring_(is_uring) {}
   int serve_dev();
   int serve_uring();
 
   fuse_session* session_;
-  std::string mount_point_;
+  const MountPlace& place_;
   bool is_uring_;
   std::atomic<bool> is_serving_ = false;
   std::atomic<bool> has_served_ = false;

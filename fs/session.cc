@@ -6,14 +6,11 @@
 #include <kvslot/device.h>
 #include <kvslot/volume.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -22,8 +19,10 @@
 
 #include "fs/filesystem.h"
 #include "fs/fuse_mount.h"
+#include "fs/mount_place.h"
 #include "fs/mount_report.h"
 #include "fs/operations.h"
+#include "fs/privileges.h"
 #include "fs/pseudo_tree.h"
 #include "fs/reader_pool.h"
 
@@ -56,16 +55,6 @@ std::string explain(const std::string& path, const Error& error) {
   }
 }
 
-void raise_readahead(const std::string& mount_point) {
-  struct stat status{};
-  if (::stat(mount_point.c_str(), &status) != 0) return;
-  const std::string device = fmt::format("{}:{}", major(status.st_dev), minor(status.st_dev));
-  for (const char* const suffix : {"", "-fuseblk"}) {
-    std::ofstream file(fmt::format("/sys/class/bdi/{}{}/read_ahead_kb", device, suffix));
-    file << kReadaheadKib;  // of no consequence where it fails
-  }
-}
-
 // Blocks the signals that end a mount, in this thread and those it starts.
 class SignalMask {
  public:
@@ -86,7 +75,8 @@ class SignalMask {
 
 class MountedSession final : public Session {
  public:
-  explicit MountedSession(const MountOptions& options) : options_(options) {}
+  explicit MountedSession(const MountOptions& options)
+      : options_(options), place_(options.mount_point) {}
   ~MountedSession() override { (void)finish(); }
 
   std::expected<void, Complaint> open();
@@ -97,12 +87,14 @@ class MountedSession final : public Session {
 
  private:
   std::expected<void, Complaint> open_volume(bool shares_device);
+  void start_threads();
   std::expected<void, Complaint> close_store();
   PseudoTreeHooks hooks();
   void tell_when_ready(void (*on_ready)(void*), void* context);
   void wait_for_signals();
 
   const MountOptions options_;
+  const MountPlace place_;
   SignalMask signals_;
   Transport transport_;
   std::unique_ptr<Volume> volume_;
@@ -130,6 +122,10 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   auto volume = Volume::open(std::move(*device), volume_options);
   if (!volume) return std::unexpected(explain(options_.device_path, volume.error()));
   volume_ = std::move(*volume);
+  return {};
+}
+
+void MountedSession::start_threads() {
   batcher_ = std::make_unique<Batcher>(
       *volume_, BatcherOptions{.commit_interval_ms = options_.commit_seconds * 1000});
   const std::size_t inline_max = transport_.is_uring ? 0 : kInlineReadersMax;
@@ -144,11 +140,10 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   context_.pseudo_pool = pseudo_pool_.get();
   context_.reader_pool = pool_.get();
   context_.on_destroy = [this] { (void)finish(); };
-  return {};
 }
 
 std::expected<void, Complaint> MountedSession::open() {
-  if (auto detached = detach_dead_mount(options_.mount_point); !detached) return detached;
+  if (auto detached = detach_dead_mount(place_); !detached) return detached;
   auto transport = choose_transport(options_.transport);
   if (!transport) return std::unexpected(transport.error());
   transport_ = std::move(*transport);
@@ -161,14 +156,19 @@ std::expected<void, Complaint> MountedSession::open() {
   } else if (auto opened = open_volume(false); !opened) {
     return opened;
   }
-  auto mounted = FuseMount::make(options_, transport_, as_block_device, &context_);
+  auto mounted = FuseMount::make(options_, place_, transport_, as_block_device, &context_);
   if (!mounted) return std::unexpected(mounted.error());
   mount_ = std::move(*mounted);
-  if (!as_block_device) return {};
   // The kernel's claim now keeps others off the device. Nothing is served before serve().
-  auto opened = open_volume(true);
-  if (!opened) mount_.reset();
-  return opened;
+  if (as_block_device) {
+    if (auto opened = open_volume(true); !opened) {
+      mount_.reset();
+      return opened;
+    }
+  }
+  drop_privileges();  // threads inherit what is left, so all of them are started after it
+  start_threads();
+  return {};
 }
 
 PseudoTreeHooks MountedSession::hooks() {
@@ -179,11 +179,10 @@ PseudoTreeHooks MountedSession::hooks() {
 }
 
 void MountedSession::tell_when_ready(void (*on_ready)(void*), void* context) {
-  struct statfs answer{};
-  const bool is_answering = ::statfs(options_.mount_point.c_str(), &answer) == 0;
+  const bool is_answering = place_.answers();
   is_answered_ = true;
   if (!is_answering) return;
-  raise_readahead(options_.mount_point);
+  place_.raise_readahead(kReadaheadKib);
   if (on_ready != nullptr && !is_ending_) on_ready(context);
 }
 
@@ -234,9 +233,11 @@ std::expected<void, Complaint> MountedSession::close_store() {
     const Result<void> synced = done.get_future().get();
     if (!synced) outcome = std::unexpected(explain(options_.device_path, synced.error()));
   }
-  batcher_->close();
-  pool_->close();
-  pseudo_pool_->close();
+  if (batcher_ != nullptr) {
+    batcher_->close();
+    pool_->close();
+    pseudo_pool_->close();
+  }
   if (auto closed = volume_->close(); !closed && outcome) {
     outcome = std::unexpected(explain(options_.device_path, closed.error()));
   }

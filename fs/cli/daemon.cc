@@ -20,6 +20,7 @@
 
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
+#include "fs/cli/isolation.h"
 
 namespace kvslot::cli {
 namespace {
@@ -79,7 +80,7 @@ std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Rea
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != starter) ::_exit(1);
   }
-  if (::chdir("/") != 0) ::_exit(1);
+  isolate({options.ready_fd, report_fd});
   const auto served =
       serve_and_announce(mount, {.ready_fd = options.ready_fd, .report_fd = report_fd});
   if (!served) {
@@ -106,6 +107,7 @@ int wait_for(pid_t pid) {
 }  // namespace
 
 void serve(const MountOptions& mount, const ServeOptions& options) {
+  isolate({options.ready_fd});
   const auto served = serve_and_announce(mount, {.ready_fd = options.ready_fd});
   const int exit_code = served ? kExitOk : complain("", served.error());
   std::fflush(nullptr);

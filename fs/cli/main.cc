@@ -11,6 +11,7 @@
 
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
+#include "fs/cli/isolation.h"
 #include "fs/mount_options.h"
 
 namespace kvslot::cli {
@@ -271,6 +272,7 @@ int run_command_line(const std::string& program, Words words) {
 }  // namespace kvslot::cli
 
 int main(int argc, char** argv) {
+  kvslot::cli::open_standard_fds();
   const std::string program = argc > 0 ? kvslot::cli::base_name(argv[0]) : "kvslot";
   return kvslot::cli::run_command_line(program, {argv + std::min(argc, 1), argv + argc});
 }
