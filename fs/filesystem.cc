@@ -174,6 +174,13 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
   return {};
 }
 
+void Filesystem::forget_lost_privileges(NodeId node) {
+  const LiveFileRef file = files_.find(node);
+  if (!file) return;
+  MutexLock lock(file->mutex);
+  file->has_lost_privileges = false;
+}
+
 Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
   ++counters_.setattrs;
   if (change.size_bytes) {
@@ -192,11 +199,12 @@ Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
     attributes.ctime_ns = wall_clock_ns();
     if (const LiveFileRef file = files_.find(node)) {
       MutexLock lock(file->mutex);
-      if (attributes.mode) file->has_lost_privileges = false;
       if (file->written_at && !attributes.mtime_ns) attributes.mtime_ns = file->written_at;
       file->written_at.reset();
     }
     if (auto done = volume_.set_attributes(node, attributes); !done) return fail(done);
+    // Only now: a write in between would count the new bits as cleared.
+    if (attributes.mode) forget_lost_privileges(node);
   }
   return status(node);
 }

@@ -122,6 +122,8 @@ class Filesystem {
   };
   Result<void> allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
                         std::uint64_t length_bytes);
+  // For a change of contents by somebody who may not keep suid and sgid over one.
+  void drop_privileges(const OpenFile& handle) { drop_privileges(*handle.file); }
   Result<std::uint64_t> seek(const OpenFile& handle, std::uint64_t offset_bytes, bool data);
   // Copies at most size_bytes, calls back with how much it was.
   void copy(const OpenFile& from, std::uint64_t from_offset, const OpenFile& to,
@@ -147,6 +149,7 @@ class Filesystem {
   Result<FileStatus> live_status(LiveFile& file);  // of a dirty one, under its lock
   Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
   void drop_privileges(LiveFile& file);
+  void forget_lost_privileges(NodeId node);
   void note_truncation(LiveFile& file, bool clears_privileges);
   void read_mixed(const LiveFileRef& file, std::uint64_t offset_bytes, std::size_t size_bytes,
                   ReadDone done);

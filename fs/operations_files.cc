@@ -35,6 +35,14 @@ void fill_open_reply(const Request& request, fuse_file_info& info,
   info.fh = reinterpret_cast<std::uint64_t>(handle.release());
 }
 
+// Where the kernel leaves suid and sgid to us and its request does not say whether the caller may
+// keep them.
+void drop_privileges(const Request& request, const OpenFile& handle) {
+  if (context_of(request).has_killpriv_v2 && caller_of(request).uid != 0) {
+    filesystem(request).drop_privileges(handle);
+  }
+}
+
 void take_back(Filesystem& target, const fuse_file_info& info) {
   target.release(std::unique_ptr<OpenFile>(reinterpret_cast<OpenFile*>(info.fh)));
 }
@@ -151,6 +159,7 @@ void op_fallocate(const Request& request, fuse_ino_t node, int mode, off_t offse
     request.answer(fuse_reply_err, is_pseudo(node) ? EOPNOTSUPP : EINVAL);
     return;
   }
+  drop_privileges(request, handle_of(info));
   reply_result(request, filesystem(request).allocate(handle_of(info), what,
                                                      static_cast<std::uint64_t>(offset),
                                                      static_cast<std::uint64_t>(length)));
@@ -183,6 +192,7 @@ void op_copy_file_range(const Request& request, fuse_ino_t from, off_t from_offs
     request.answer(fuse_reply_err, EINVAL);
     return;
   }
+  drop_privileges(request, handle_of(to_info));
   filesystem(request).copy(handle_of(from_info), static_cast<std::uint64_t>(from_offset),
                            handle_of(to_info), static_cast<std::uint64_t>(to_offset), size,
                            [request](Result<std::uint64_t> copied) {

@@ -23,9 +23,10 @@ constexpr std::size_t kPieceSizeBytes = 4 * kMiB;  // of a value that is printed
 // A descriptor that is closed unless it is one of the standard ones.
 class File {
  public:
-  File(const std::string& path, int flags, int standard_fd)
+  // `mode` of a file that is made, as far as the umask allows it.
+  File(const std::string& path, int flags, int standard_fd, mode_t mode = 0)
       : fd_(path.empty() || path == "-" ? standard_fd
-                                        : ::open(path.c_str(), flags | O_CLOEXEC, 0666)),
+                                        : ::open(path.c_str(), flags | O_CLOEXEC, mode)),
         is_ours_(fd_ > STDERR_FILENO) {}
   ~File() {
     if (is_ours_) ::close(fd_);
@@ -108,7 +109,9 @@ int get_into_file(Volume& volume, const TransferArguments& arguments) {
   if (const int checked = check_readable(volume, *info, arguments.key); checked != kExitOk) {
     return checked;
   }
-  File file(arguments.file, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
+  constexpr mode_t kPermissions = 0777;
+  File file(arguments.file, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO,
+            info->attributes.mode & kPermissions);
   if (file.fd() < 0) {
     return complain(arguments.file,
                     fmt::format("cannot be written: {}; choose another file", errno_text(errno)));
