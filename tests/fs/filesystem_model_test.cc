@@ -1,10 +1,14 @@
 // Random operations on a few files against strings in memory, with power losses: the live view is
-// the model's, and what a crash leaves is what the last commit point made durable, or newer.
+// the model's, and what a crash leaves is what the last commit point made durable, or newer. What
+// somebody else left in the staging buffers reaches neither a reader nor the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +19,7 @@ namespace {
 
 constexpr std::size_t kFiles = 4;
 constexpr std::size_t kSizeMax = 700'000;
+constexpr std::uint64_t kSecret = 0x5445'5243'4553'564b;  // "KVSECRET"
 
 struct ModelFile {
   std::string live;
@@ -29,17 +34,44 @@ class FilesystemModel {
 
   void run(int steps) {
     open_all();
-    for (int step = 0; step < steps && !::testing::Test::HasFatalFailure(); ++step) do_step();
+    for (int step = 0; step < steps && !::testing::Test::HasFatalFailure(); ++step) {
+      if (step % 4 == 0) fill_free_buffers();
+      do_step();
+    }
     check_all();
     close_all();
     store_.reopen();
     for (std::size_t i = 0; i < kFiles; ++i)
       EXPECT_TRUE(store_.content(name(i)) == files_[i].live) << name(i);
+    expect_no_secret_on_device();
   }
 
  private:
   static std::string name(std::size_t i) { return "file" + std::to_string(i); }
   std::size_t pick(std::size_t limit) { return random_() % limit; }
+
+  // As the values of other files leave them.
+  void fill_free_buffers() {
+    constexpr std::size_t kCount = 6;
+    std::array<Buffer, kCount> buffers;
+    for (Buffer& buffer : buffers) buffer = store_.volume().buffers().take(128 * kKiB);
+    for (Buffer& buffer : buffers) {
+      for (std::size_t at = 0; at < buffer.capacity(); at += sizeof kSecret) {
+        std::memcpy(buffer.data() + at, &kSecret, sizeof kSecret);
+      }
+    }
+  }
+  void expect_no_secret_on_device() {
+    std::vector<std::uint64_t> words(kMiB / sizeof(std::uint64_t));
+    for (std::uint64_t offset = 0; offset < store_.device().info().size_bytes; offset += kMiB) {
+      store_.device().peek(offset, std::as_writable_bytes(std::span(words)));
+      const auto found = std::ranges::find(words, kSecret);
+      EXPECT_EQ(found, words.end())
+          << "a stale buffer is on the device at "
+          << offset + static_cast<std::uint64_t>(found - words.begin()) * sizeof kSecret;
+      if (found != words.end()) return;
+    }
+  }
 
   void open_all() {
     for (std::size_t i = 0; i < kFiles; ++i) {

@@ -1,0 +1,175 @@
+// What was in slots and buffers before never shows: not to readers, and not behind the end of a
+// value on the device.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "tests/support/command.h"
+#include "tests/support/mounted_store.h"
+
+namespace kvslot {
+namespace {
+
+using testing::MountedStore;
+
+constexpr std::size_t kPageSizeBytes = 4096;
+constexpr std::string_view kSecret = "KVSECRET";
+
+class Fd {
+ public:
+  Fd(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
+    EXPECT_GE(fd_, 0) << path;
+  }
+  ~Fd() { ::close(fd_); }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+void fill(int fd, off_t offset, std::size_t size, char byte) {
+  const std::string bytes(size, byte);
+  ASSERT_EQ(::pwrite(fd, bytes.data(), size, offset), static_cast<ssize_t>(size));
+}
+
+// The whole pages of a file as a mapping shows them: what lies behind its end, too.
+std::string mapped(const std::string& path) {
+  const Fd fd(path, O_RDONLY);
+  const off_t end = ::lseek(fd, 0, SEEK_END);
+  if (end <= 0) return {};
+  const std::size_t size =
+      (static_cast<std::size_t>(end) + kPageSizeBytes - 1) / kPageSizeBytes * kPageSizeBytes;
+  void* const pages = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  EXPECT_NE(pages, MAP_FAILED);
+  std::string content(static_cast<const char*>(pages), size);
+  ::munmap(pages, size);
+  return content;
+}
+
+// 'x' where something was written, zeros elsewhere.
+struct Expected {
+  const char* name;
+  std::string content;
+};
+
+std::vector<Expected> make_files(const MountedStore& store) {
+  const auto open = [&](const char* name) { return Fd(store.path(name), O_RDWR | O_CREAT); };
+  fill(open("short"), 0, 10, 'x');
+  fill(open("sparse"), 300'000, 1, 'x');
+  {
+    const Fd fd = open("cut");
+    fill(fd, 0, 140'000, 'x');
+    EXPECT_EQ(::fsync(fd), 0);
+    EXPECT_EQ(::ftruncate(fd, 131'080), 0);
+    EXPECT_EQ(::ftruncate(fd, 150'000), 0);
+  }
+  {
+    const Fd fd = open("cut and committed");
+    fill(fd, 0, 9000, 'x');
+    EXPECT_EQ(::ftruncate(fd, 10), 0);
+    EXPECT_EQ(::fsync(fd), 0);
+    EXPECT_EQ(::ftruncate(fd, 9000), 0);
+  }
+  EXPECT_EQ(::fallocate(open("reserved"), 0, 0, 200'000), 0);
+  {
+    const Fd fd = open("reserved and written");
+    EXPECT_EQ(::fallocate(fd, 0, 0, 200'000), 0);
+    fill(fd, 100'000, 1, 'x');
+  }
+  {
+    const Fd fd = open("punched");
+    fill(fd, 0, 300'000, 'x');
+    EXPECT_EQ(::fsync(fd), 0);
+    EXPECT_EQ(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 5000, 280'000), 0);
+  }
+  const auto zeros = [](std::size_t size) { return std::string(size, '\0'); };
+  const auto written = [](std::size_t size) { return std::string(size, 'x'); };
+  return {{"short", written(10)},
+          {"sparse", zeros(300'000) + 'x'},
+          {"cut", written(131'080) + zeros(150'000 - 131'080)},
+          {"cut and committed", written(10) + zeros(8990)},
+          {"reserved", zeros(200'000)},
+          {"reserved and written", zeros(100'000) + 'x' + zeros(99'999)},
+          {"punched", written(5000) + zeros(280'000) + written(15'000)}};
+}
+
+void expect_files(const MountedStore& store, const std::vector<Expected>& files) {
+  for (const Expected& file : files) {
+    EXPECT_TRUE(store.content(file.name) == file.content) << file.name;
+    const std::string pages = mapped(store.path(file.name));
+    EXPECT_TRUE(pages.starts_with(file.content)) << file.name << ", mapped";
+    EXPECT_EQ(pages.find_first_not_of('\0', file.content.size()), std::string::npos)
+        << file.name << ", mapped, behind its end";
+  }
+}
+
+// Device offset and size of each extent of a key.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> extents_of(const MountedStore& store,
+                                                                const std::string& key) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
+  std::istringstream lines(store.content(".kvslot/key/" + key));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string what;
+    std::uint64_t offset = 0, size = 0, device_offset = 0;
+    if (words >> what >> offset >> size >> device_offset && what == "extent") {
+      extents.emplace_back(device_offset, size);
+    }
+  }
+  return extents;
+}
+
+// Behind the value's bytes its last block has zeros, and a trailer that names it (LAYOUT.md).
+void expect_clean_slack(const std::string& image, std::uint64_t offset, std::uint64_t size,
+                        const std::string& key) {
+  const std::uint64_t padded = (size + kPageSizeBytes - 1) / kPageSizeBytes * kPageSizeBytes;
+  std::string slack(padded - size, '?');
+  std::ifstream file(image, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset + size));
+  file.read(slack.data(), std::ssize(slack));
+  const std::size_t trailer = 64 + key.size();
+  if (slack.size() >= trailer) {
+    EXPECT_EQ(slack.substr(slack.size() - trailer, key.size()), key);
+    slack.resize(slack.size() - trailer);
+  }
+  EXPECT_EQ(slack.find_first_not_of('\0'), std::string::npos) << key << " at " << offset;
+}
+
+TEST(Leak, OldBytesOfSlotsAndBuffersShowNowhere) {
+  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  MountedStore store("16M", "staging=8M,allow_other");
+  std::string secrets;
+  while (secrets.size() < (1U << 20)) secrets += kSecret;
+  // All of the staging memory and nearly all slots have held the secret.
+  for (int i = 0; i < 12; ++i) {
+    std::ofstream(store.path("secret" + std::to_string(i)), std::ios::binary) << secrets;
+  }
+  store.shell("sync $M; rm $M/secret*; sync $M; echo 1 >$M/.kvslot/checkpoint");
+
+  std::vector<Expected> files = make_files(store);
+  expect_files(store, files);
+  store.shell("sync $M");
+  store.kill_and_remount();
+  expect_files(store, files);
+
+  std::vector<std::pair<std::string, std::pair<std::uint64_t, std::uint64_t>>> extents;
+  for (const Expected& file : files) {
+    for (const auto& extent : extents_of(store, file.name)) extents.emplace_back(file.name, extent);
+  }
+  EXPECT_GE(extents.size(), files.size() - 1);  // "reserved" has none
+  store.expect_sound();
+  for (const auto& [key, extent] : extents) {
+    expect_clean_slack(store.outside("store.img"), extent.first, extent.second, key);
+  }
+}
+
+}  // namespace
+}  // namespace kvslot
