@@ -173,6 +173,7 @@ class Filesystem {
 
   Mutex parked_mutex_;
   std::deque<ParkedWrite> parked_ GUARDED_BY(parked_mutex_);
+  std::size_t parked_bytes_ GUARDED_BY(parked_mutex_) = 0;  // the one being served included
   bool is_serving_parked_ GUARDED_BY(parked_mutex_) = false;
   std::atomic<std::size_t> parked_count_ = 0;
 };

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kCopyChunkBytes = kMiB;
 constexpr std::uint64_t kCopyBytesMax = 16 * kMiB;  // of one call; the caller goes on with the rest
 constexpr int kReadAttemptsMax = 4;
+constexpr std::size_t kParkedBytesMin = 256 * kMiB;  // of the bound on writes that wait for memory
+constexpr std::size_t kParkedPerStaging = 4;         // the bound, in sizes of the staging memory
 
 ReadView view_of(Buffer buffer, std::size_t size_bytes) {
   ReadView view;
@@ -274,11 +276,19 @@ void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, Const
         .done = std::move(done)});
 }
 
-// Staging memory is used up: the write waits its turn, its thread does not.
+// Staging memory is used up: the write waits its turn, its thread does not. What waits is bounded
+// as well, however many writers a device holds up.
 void Filesystem::park(ParkedWrite write) {
   ++counters_.parked_writes;
+  const std::size_t bytes_max =
+      std::max(kParkedBytesMin, kParkedPerStaging * volume_.buffers().size_bytes());
   {
     MutexLock lock(parked_mutex_);
+    if (parked_bytes_ + write.bytes.size() > bytes_max) {
+      lock.unlock();
+      return write.done(fail(Errc::kBusy, "write: too many wait for memory", ENOMEM));
+    }
+    parked_bytes_ += write.bytes.size();
     parked_.push_back(std::move(write));
     parked_count_ = parked_.size();
   }
@@ -306,8 +316,11 @@ void Filesystem::serve_parked() {
       if (!waits) result = write_now(*write.file, write.offset_bytes, write.bytes, memory);
     }
     if (!waits) {
+      const std::size_t size_bytes = write.bytes.size();
       finish_write(write.file, write.syncs, std::move(result), std::move(write.done));
+      write = {};
       lock.lock();
+      parked_bytes_ -= size_bytes;
       continue;
     }
     lock.lock();
@@ -354,7 +367,17 @@ void Filesystem::copy(const OpenFile& from, std::uint64_t from_offset, const Ope
       chunk.resize(view->size_bytes);
       copy_view(*view, chunk);
       const auto written =
-          write_now(*target, to_offset + copied, chunk, LiveContent::Memory::kPoolOrHeap);
+          write_now(*target, to_offset + copied, chunk, LiveContent::Memory::kPoolOnly);
+      if (!written && copied == 0 && written.error().code == Errc::kBusy) {
+        const std::uint64_t size = chunk.size();
+        return park({.file = target,
+                     .offset_bytes = to_offset,
+                     .bytes = std::move(chunk),
+                     .syncs = false,
+                     .done = [size, done](Result<void> result) {
+                       done(result ? Result<std::uint64_t>(size) : fail(result));
+                     }});
+      }
       if (!written && copied == 0) return done(fail(written));
       if (!written) break;
       publisher_.spill_if_large(target);

@@ -44,6 +44,8 @@ fuzz() {
 # Each part has its line here: what runs, and the variables that make it long.
 round() {
   fuzz
+  run "resources" kvslot_system_tests 'Resources*' KVSLOT_RESOURCES_OPENS=100000 \
+    KVSLOT_RESOURCES_CREATES=1000000 KVSLOT_RESOURCES_LIVES=100
   run "crashes" kvslot_core_tests 'Crash.*'
 }
 

@@ -13,11 +13,9 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 
 #include "tests/support/command.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/temp_dir.h"
@@ -26,41 +24,14 @@ namespace kvslot {
 namespace {
 
 using testing::CommandResult;
+using testing::fields_of;
 using testing::MountedStore;
 using testing::MountGuard;
 using testing::run_command;
 using testing::run_kvslot;
 using testing::run_shell;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// `name<TAB or spaces>value` lines of a file of /proc.
-std::map<std::string, std::string> fields_of(const std::string& path) {
-  std::map<std::string, std::string> fields;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(':');
-    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
-    if (colon != std::string::npos && value != std::string::npos) {
-      fields[line.substr(0, colon)] = line.substr(value);
-    }
-  }
-  return fields;
-}
-
-pid_t server_of(const std::string& mount_point) {
-  std::ifstream config(mount_point + "/.kvslot/config");
-  for (std::string line; std::getline(config, line);) {
-    if (line.starts_with("pid\t")) return std::stoi(line.substr(4));
-  }
-  ADD_FAILURE() << "no pid in " << mount_point << "/.kvslot/config";
-  return -1;
-}
+using testing::server_of;
+using testing::text_of;
 
 void end_with(pid_t pid, int signal) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));

@@ -1,0 +1,162 @@
+// A device that does not keep up: writers wait, memory stays bounded, everybody else goes on.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/fs/filesystem_fixture.h"
+
+namespace kvslot::testing {
+namespace {
+
+constexpr std::uint64_t kStagingBytes = 8 * kMiB;
+
+class BackPressureTest : public ::testing::Test {
+ protected:
+  // Answers as they come; none may come twice, and all have come when the test is over.
+  struct Answers {
+    std::atomic<std::size_t> count = 0, failed = 0, no_space = 0, no_memory = 0;
+    void take(const Result<void>& result) {
+      const int error = errno_of(result);
+      if (error == ENOSPC) ++no_space;
+      if (error == ENOMEM) ++no_memory;
+      if (error != 0) ++failed;
+      ++count;
+    }
+    void wait_for(std::size_t wanted) const {
+      while (count < wanted) std::this_thread::yield();
+    }
+  };
+
+  void begin_write(const Handle& handle, std::uint64_t offset, const std::string& text) {
+    ++asked_;
+    store_.fs().write(*handle, offset, bytes_of(text), false,
+                      [this](Result<void> result) { answers_.take(result); });
+  }
+  void begin_copy(const Handle& from, const Handle& to, std::uint64_t to_offset,
+                  std::uint64_t size) {
+    ++asked_;
+    store_.fs().copy(*from, 0, *to, to_offset, size, [this](Result<std::uint64_t> copied) {
+      answers_.take(copied ? Result<void>() : fail(copied));
+    });
+  }
+  [[nodiscard]] std::size_t buffered_bytes() {
+    std::size_t sum = 0;
+    for (const LiveFileRef& file : store_.fs().files().all()) {
+      MutexLock lock(file->mutex);
+      sum += file->content.buffered_bytes();
+    }
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t parked() { return store_.fs().counters().parked_writes; }
+
+  LiveStore store_{64 * kMiB, 4096, kStagingBytes};
+  Answers answers_;
+  std::size_t asked_ = 0;
+};
+
+TEST_F(BackPressureTest, WritersWaitAndOthersAreServed) {
+  Handle stored = store_.create("stored");
+  EXPECT_TRUE(store_.write(stored, 0, "stored bytes"));
+  EXPECT_TRUE(store_.fsync(stored));
+  store_.device().hold(OperationKind::kWrite);
+
+  const std::string text = value_of(1, kMiB);
+  std::vector<Handle> handles;
+  for (int i = 0; i < 20; ++i) {
+    handles.push_back(store_.create("f" + std::to_string(i)));
+    begin_write(handles.back(), 0, text);
+  }
+  EXPECT_GT(parked(), 0U);
+  EXPECT_LT(answers_.count, asked_);
+  EXPECT_LE(buffered_bytes(), kStagingBytes);
+
+  // None of these needs the device to take a write.
+  EXPECT_EQ(store_.content(stored), "stored bytes");
+  EXPECT_EQ(store_.read(handles[0], 0, 100).value_or(""), text.substr(0, 100));
+  EXPECT_TRUE(store_.fs().make(NodeId::kRoot, "dir", NodeKind::kDirectory, 0755, {}));
+  EXPECT_TRUE(store_.rename("dir", "renamed"));
+  EXPECT_EQ(store_.fs().list(NodeId::kRoot, 0, 100)->size(), 22U);
+  EXPECT_FALSE(store_.volume().inspector().stats().empty());
+  EXPECT_LE(buffered_bytes(), kStagingBytes);
+
+  store_.device().release();
+  answers_.wait_for(asked_);
+  EXPECT_EQ(answers_.failed, 0U);
+  for (Handle& handle : handles) {
+    EXPECT_TRUE(store_.content(handle) == text);
+    EXPECT_TRUE(store_.close(std::move(handle)));
+  }
+  EXPECT_TRUE(store_.close(std::move(stored)));
+}
+
+// Reads that a device answers faster than writes must not pile up as copies.
+TEST_F(BackPressureTest, CopiesWaitAsWritesDo) {
+  const std::string text = value_of(2, 4 * kMiB);
+  Handle source = store_.create("source");
+  EXPECT_TRUE(store_.write(source, 0, text));
+  EXPECT_TRUE(store_.fsync(source));
+  Handle target = store_.create("target");
+  store_.device().hold(OperationKind::kWrite);
+
+  std::uint64_t copies = 0;
+  while (parked() == 0 && copies < 8) {
+    begin_copy(source, target, copies++ * text.size(), text.size());
+    while (answers_.count < asked_ && parked() == 0) std::this_thread::yield();
+    EXPECT_LE(buffered_bytes(), kStagingBytes);
+  }
+  EXPECT_GT(parked(), 0U);
+
+  store_.device().release();
+  answers_.wait_for(asked_);
+  EXPECT_EQ(answers_.failed, 0U);
+  // A copy may end early, and says so; what it says it copied is there.
+  EXPECT_EQ(store_.read(target, 0, kMiB).value_or(""), text.substr(0, kMiB));
+  EXPECT_TRUE(store_.close(std::move(source)));
+  EXPECT_TRUE(store_.close(std::move(target)));
+}
+
+TEST_F(BackPressureTest, WhatWaitsIsBoundedToo) {
+  store_.device().hold(OperationKind::kWrite);
+  const std::string text = value_of(3, 4 * kMiB);
+  Handle handle = store_.create("f");
+  for (std::uint64_t i = 0; i < 70; ++i) begin_write(handle, i * text.size(), text);
+  EXPECT_GE(answers_.no_memory, 1U);
+  EXPECT_LE(asked_ - answers_.count, 256 / 4);
+
+  store_.device().release();
+  answers_.wait_for(asked_);
+  EXPECT_GT(answers_.no_space, 0U);  // there were more bytes than space
+  EXPECT_EQ(answers_.failed, answers_.no_space + answers_.no_memory);
+  EXPECT_EQ(store_.read(handle, 0, 100).value_or(""), text.substr(0, 100));
+  ASSERT_TRUE(store_.truncate(handle->file->node, 0));
+  EXPECT_TRUE(store_.sync());
+  EXPECT_TRUE(store_.write(handle, 0, text));  // nothing stays counted
+  EXPECT_TRUE(store_.close(std::move(handle)));
+}
+
+TEST_F(BackPressureTest, ThousandsOfOpenWritersAreCheap) {
+  constexpr std::size_t kWriters = 5000;
+  std::vector<Handle> handles;
+  for (std::size_t i = 0; i < kWriters; ++i) {
+    handles.push_back(store_.create(std::to_string(i)));
+    ASSERT_TRUE(store_.write(handles.back(), 0, std::to_string(i)));
+  }
+  EXPECT_LE(buffered_bytes(), kStagingBytes);
+  for (std::size_t i = 0; i < kWriters; i += 499) {
+    EXPECT_EQ(store_.content(handles[i]), std::to_string(i));
+  }
+  for (Handle& handle : handles) EXPECT_TRUE(store_.close(std::move(handle)));
+  EXPECT_TRUE(store_.sync());
+  EXPECT_EQ(stat_of(store_.volume(), "slots_reserved"), 0U);
+  EXPECT_EQ(stat_of(store_.volume(), "slots_live"), kWriters);
+  while (!store_.fs().files().all().empty()) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace kvslot::testing
