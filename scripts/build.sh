@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds build/kvslot.
 #
-#   scripts/build.sh [--debug] [--sanitize LIST] [--tests] [--jobs N]
+#   scripts/build.sh [--debug] [--coverage] [--sanitize LIST] [--tests] [--jobs N]
 #
 #   --debug            without optimisation, in build/debug
+#   --coverage         counts which lines are run, in build/coverage
 #   --sanitize LIST    'address,undefined' in build/asan, 'thread' in build/tsan
 #   --tests            everything: the tests too, and a check that each public header stands alone
 #   --jobs N           compile N files at once (default: one per processor)
@@ -17,6 +18,7 @@ options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
 while [ $# -gt 0 ]; do
   case "$1" in
     --debug) directory=$build_dir/debug options=(-DCMAKE_BUILD_TYPE=Debug) ;;
+    --coverage) directory=$build_dir/coverage options+=(-DKVSLOT_COVERAGE=ON) ;;
     --sanitize)
       case "${2:-}" in
         address*) directory=$build_dir/asan ;;
