@@ -120,8 +120,8 @@ class Filesystem {
     kZero,
     kZeroKeepSize
   };
-  Result<void> allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
-                        std::uint64_t length_bytes);
+  void allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
+                std::uint64_t length_bytes, Done done);
   // For a change of contents by somebody who may not keep suid and sgid over one.
   void drop_privileges(const OpenFile& handle) { drop_privileges(*handle.file); }
   Result<std::uint64_t> seek(const OpenFile& handle, std::uint64_t offset_bytes, bool data);
@@ -138,10 +138,15 @@ class Filesystem {
   [[nodiscard]] LiveFiles& files() { return files_; }
 
  private:
+  struct Allocation {
+    Allocate what;
+    std::uint64_t length_bytes;
+  };
   struct ParkedWrite {
     LiveFileRef file;
     std::uint64_t offset_bytes = 0;
     std::vector<std::byte> bytes;
+    std::optional<Allocation> allocation = {};  // instead of writing bytes
     bool syncs = false;
     Done done;
   };
@@ -158,6 +163,9 @@ class Filesystem {
                             std::size_t size_bytes);
   Result<void> write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
                          LiveContent::Memory memory);
+  Result<void> allocate_now(LiveFile& file, const Allocation& allocation,
+                            std::uint64_t offset_bytes, LiveContent::Memory memory);
+  Result<void> carry_out(const ParkedWrite& write, LiveContent::Memory memory);
   void finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done);
   void park(ParkedWrite write);
   void serve_parked();

@@ -295,6 +295,13 @@ void Filesystem::park(ParkedWrite write) {
   if (publisher_.in_flight() == 0) pool_.post([this] { serve_parked(); });
 }
 
+Result<void> Filesystem::carry_out(const ParkedWrite& write, LiveContent::Memory memory) {
+  if (write.allocation) {
+    return allocate_now(*write.file, *write.allocation, write.offset_bytes, memory);
+  }
+  return write_now(*write.file, write.offset_bytes, write.bytes, memory);
+}
+
 void Filesystem::serve_parked() {
   MutexLock lock(parked_mutex_);
   if (is_serving_parked_) return;
@@ -305,7 +312,7 @@ void Filesystem::serve_parked() {
     parked_count_ = parked_.size();
     lock.unlock();
     auto memory = LiveContent::Memory::kPoolOnly;
-    auto result = write_now(*write.file, write.offset_bytes, write.bytes, memory);
+    auto result = carry_out(write, memory);
     const bool is_short = !result && result.error().code == Errc::kBusy;
     bool waits = false;
     if (is_short && !publisher_.can_spill()) {
@@ -313,7 +320,7 @@ void Filesystem::serve_parked() {
     } else if (is_short) {
       waits = publisher_.spill_anything();
       memory = LiveContent::Memory::kPoolOrHeap;
-      if (!waits) result = write_now(*write.file, write.offset_bytes, write.bytes, memory);
+      if (!waits) result = carry_out(write, memory);
     }
     if (!waits) {
       const std::size_t size_bytes = write.bytes.size();
@@ -331,15 +338,31 @@ void Filesystem::serve_parked() {
   is_serving_parked_ = false;
 }
 
-Result<void> Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
-                                  std::uint64_t length_bytes) {
-  LiveFile& file = *handle.file;
+void Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
+                          std::uint64_t length_bytes, Done done) {
+  const Allocation allocation{.what = what, .length_bytes = length_bytes};
+  auto result =
+      allocate_now(*handle.file, allocation, offset_bytes, LiveContent::Memory::kPoolOnly);
+  if (result || result.error().code != Errc::kBusy) {
+    return finish_write(handle.file, false, std::move(result), std::move(done));
+  }
+  park({.file = handle.file,
+        .offset_bytes = offset_bytes,
+        .bytes = {},
+        .allocation = allocation,
+        .syncs = false,
+        .done = std::move(done)});
+}
+
+Result<void> Filesystem::allocate_now(LiveFile& file, const Allocation& allocation,
+                                      std::uint64_t offset_bytes, LiveContent::Memory memory) {
   MutexLock lock(file.mutex);
   LiveContent& content = file.content;
-  const std::uint64_t end = offset_bytes + length_bytes;
+  const Allocate what = allocation.what;
+  const std::uint64_t end = offset_bytes + allocation.length_bytes;
   const bool reserves = what == Allocate::kReserve || what == Allocate::kReserveKeepSize;
-  auto done = reserves ? content.reserve(offset_bytes, length_bytes)
-                       : content.zero(offset_bytes, length_bytes);
+  auto done = reserves ? content.reserve(offset_bytes, allocation.length_bytes)
+                       : content.zero(offset_bytes, allocation.length_bytes, memory);
   if (!done) return done;
   const bool extends = what == Allocate::kReserve || what == Allocate::kZero;
   if (extends && end > content.size_bytes()) {

@@ -360,7 +360,8 @@ std::uint64_t LiveContent::next_present(std::uint64_t number, Range& stored) con
   return next;
 }
 
-Result<void> LiveContent::zero(std::uint64_t offset_bytes, std::uint64_t length_bytes) {
+Result<void> LiveContent::zero(std::uint64_t offset_bytes, std::uint64_t length_bytes,
+                               Memory memory) {
   const std::uint64_t end = std::min(size_bytes_, offset_bytes + length_bytes);
   std::vector<std::byte> zeros;
   Range stored;
@@ -376,7 +377,7 @@ Result<void> LiveContent::zero(std::uint64_t offset_bytes, std::uint64_t length_
       zero_window(number);
     } else if (begin < present) {
       zeros.resize(std::min<std::uint64_t>(size, present - begin));
-      if (auto done = write(at, zeros, Memory::kPoolOrHeap); !done) return done;
+      if (auto done = write(at, zeros, memory); !done) return done;
     }
     at += size;
   }

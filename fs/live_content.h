@@ -56,7 +56,8 @@ class LiveContent {
   // Cuts, or extends with zeros. Errors as write.
   Result<void> truncate(std::uint64_t size_bytes);
   // Zeros [offset, offset + length) as far as the file goes; whole windows become holes.
-  Result<void> zero(std::uint64_t offset_bytes, std::uint64_t length_bytes);
+  // Where it fails, part of it may be zeros already.
+  Result<void> zero(std::uint64_t offset_bytes, std::uint64_t length_bytes, Memory memory);
   // Makes sure of space for later writes to the range; given back when this object goes.
   Result<void> reserve(std::uint64_t offset_bytes, std::uint64_t length_bytes);
   // Forgets everything that is not stored. Requires that nothing is in flight.

@@ -160,9 +160,8 @@ void op_fallocate(const Request& request, fuse_ino_t node, int mode, off_t offse
     return;
   }
   drop_privileges(request, handle_of(info));
-  reply_result(request, filesystem(request).allocate(handle_of(info), what,
-                                                     static_cast<std::uint64_t>(offset),
-                                                     static_cast<std::uint64_t>(length)));
+  filesystem(request).allocate(handle_of(info), what, static_cast<std::uint64_t>(offset),
+                               static_cast<std::uint64_t>(length), replier(request));
 }
 
 void op_lseek(const Request& request, fuse_ino_t node, off_t offset, int whence,

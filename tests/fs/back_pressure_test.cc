@@ -121,6 +121,35 @@ TEST_F(BackPressureTest, CopiesWaitAsWritesDo) {
   EXPECT_TRUE(store_.close(std::move(target)));
 }
 
+TEST_F(BackPressureTest, PunchesWaitAsWritesDo) {
+  constexpr std::size_t kWindowBytes = 128 * kKiB;
+  std::string text = value_of(4, 16 * kMiB);
+  Handle handle = store_.create("f");
+  for (std::size_t at = 0; at < text.size(); at += kMiB) {
+    EXPECT_TRUE(store_.write(handle, at, text.substr(at, kMiB)));
+  }
+  EXPECT_TRUE(store_.fsync(handle));
+  store_.device().hold(OperationKind::kWrite);
+
+  // Each makes most of a window dirty that was not.
+  for (std::size_t at = 100'000; at < text.size(); at += kWindowBytes) {
+    ++asked_;
+    store_.fs().allocate(*handle, Filesystem::Allocate::kPunchHole, at, 1000,
+                         [this](Result<void> result) { answers_.take(result); });
+    text.replace(at, 1000, 1000, '\0');
+  }
+  EXPECT_GT(parked(), 0U);
+  EXPECT_LE(buffered_bytes(), kStagingBytes);
+
+  store_.device().release();
+  answers_.wait_for(asked_);
+  EXPECT_EQ(answers_.failed, 0U);
+  EXPECT_TRUE(store_.content(handle) == text);
+  EXPECT_TRUE(store_.close(std::move(handle)));
+  store_.reopen();
+  EXPECT_TRUE(store_.content("f") == text);
+}
+
 TEST_F(BackPressureTest, WhatWaitsIsBoundedToo) {
   store_.device().hold(OperationKind::kWrite);
   const std::string text = value_of(3, 4 * kMiB);

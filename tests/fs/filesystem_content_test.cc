@@ -78,13 +78,13 @@ TEST_F(FilesystemContentTest, PunchedAndZeroedRangesReadAsZeros) {
   const NodeId node = put("f", expected);
   Handle handle = store_.open(node);
   using Allocate = Filesystem::Allocate;
-  ASSERT_TRUE(store_.fs().allocate(*handle, Allocate::kPunchHole, 1000, 300'000));
+  ASSERT_TRUE(store_.allocate(handle, Allocate::kPunchHole, 1000, 300'000));
   expected.replace(1000, 300'000, 300'000, '\0');
   EXPECT_EQ(store_.content(handle), expected);
-  ASSERT_TRUE(store_.fs().allocate(*handle, Allocate::kZero, 399'999, 1001));
+  ASSERT_TRUE(store_.allocate(handle, Allocate::kZero, 399'999, 1001));
   expected[399'999] = '\0';
   expected.resize(401'000);
-  ASSERT_TRUE(store_.fs().allocate(*handle, Allocate::kZeroKeepSize, 400'500, 10'000));
+  ASSERT_TRUE(store_.allocate(handle, Allocate::kZeroKeepSize, 400'500, 10'000));
   EXPECT_EQ(store_.content(handle), expected);
   EXPECT_TRUE(store_.close(std::move(handle)));
   store_.reopen();
@@ -96,7 +96,7 @@ TEST_F(FilesystemContentTest, FallocateReservesEachSlotOnce) {
   const std::uint64_t before = store_.free_blocks();
   Handle handle = store_.create("f");
   const auto taken_by = [&](std::uint64_t size_bytes) {
-    EXPECT_TRUE(store_.fs().allocate(*handle, Allocate::kReserve, 0, size_bytes));
+    EXPECT_TRUE(store_.allocate(handle, Allocate::kReserve, 0, size_bytes));
     return before - store_.free_blocks();
   };
   EXPECT_EQ(taken_by(4096), 1U);
@@ -111,7 +111,7 @@ TEST_F(FilesystemContentTest, FallocateReservesTheHolesOfAStoredFile) {
   EXPECT_TRUE(store_.write(handle, 1023 * kKiB, std::string(1024, 'x')));
   EXPECT_TRUE(store_.fsync(handle));
   const std::uint64_t before = store_.free_blocks();
-  EXPECT_TRUE(store_.fs().allocate(*handle, Filesystem::Allocate::kReserve, 0, 1024 * kKiB));
+  EXPECT_TRUE(store_.allocate(handle, Filesystem::Allocate::kReserve, 0, 1024 * kKiB));
   const std::uint64_t taken = before - store_.free_blocks();
   EXPECT_GE(taken, 7U * 32U);
   EXPECT_LT(taken, 256U);
@@ -122,11 +122,11 @@ TEST_F(FilesystemContentTest, RangesOverAHugeHoleTakeNoTime) {
   using Allocate = Filesystem::Allocate;
   constexpr std::uint64_t kHuge = 15 * kGiB * 1024;
   Handle handle = store_.create("f");
-  EXPECT_EQ(errno_of(store_.fs().allocate(*handle, Allocate::kReserve, 0, kHuge)), ENOSPC);
+  EXPECT_EQ(errno_of(store_.allocate(handle, Allocate::kReserve, 0, kHuge)), ENOSPC);
   const NodeId node = handle->file->node;
   EXPECT_TRUE(store_.write(handle, kHuge - 3, "end"));
   EXPECT_TRUE(store_.fsync(handle));
-  EXPECT_TRUE(store_.fs().allocate(*handle, Allocate::kPunchHole, 1, kHuge - 2));
+  EXPECT_TRUE(store_.allocate(handle, Allocate::kPunchHole, 1, kHuge - 2));
   EXPECT_EQ(*store_.read(handle, kHuge - 3, 3), std::string("\0\0d", 3));
   EXPECT_TRUE(store_.fsync(handle));
   ASSERT_TRUE(store_.truncate(node, 1));

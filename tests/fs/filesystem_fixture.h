@@ -74,6 +74,10 @@ class LiveStore {
     return wait(
         [&](Done done) { fs().write(*handle, offset, bytes_of(text), false, std::move(done)); });
   }
+  Result<void> allocate(const Handle& handle, Filesystem::Allocate what, std::uint64_t offset,
+                        std::uint64_t length) {
+    return wait([&](Done done) { fs().allocate(*handle, what, offset, length, std::move(done)); });
+  }
   Result<std::string> read(const Handle& handle, std::uint64_t offset, std::size_t size) {
     std::promise<Result<std::string>> answer;
     fs().read(*handle, offset, size, [&answer](Result<ReadView> view) {

@@ -131,8 +131,7 @@ class FilesystemModel {
     ModelFile& file = files_[which];
     const std::size_t offset = pick(kSizeMax);
     const std::size_t size = pick(300'000) + 1;
-    ASSERT_TRUE(
-        store_.fs().allocate(*handles_[which], Filesystem::Allocate::kPunchHole, offset, size));
+    ASSERT_TRUE(store_.allocate(handles_[which], Filesystem::Allocate::kPunchHole, offset, size));
     if (offset >= file.live.size()) return;
     const std::size_t length = std::min(size, file.live.size() - offset);
     file.live.replace(offset, length, length, '\0');
