@@ -265,13 +265,14 @@ Batcher::Batcher(Volume& volume, const BatcherOptions& options)
 
 Batcher::~Batcher() { close(); }
 
-void Batcher::submit(ContentChange change, Durability durability, OnDone on_done) {
+bool Batcher::submit(ContentChange change, Durability durability, OnDone on_done) {
   std::vector<Job> jobs(1);
   jobs[0] = {std::move(change), durability, std::move(on_done), {}};
-  if (state_->dispatch(jobs)) return;
+  if (state_->dispatch(jobs)) return true;
   state_->volume.unreserve_slots(std::exchange(jobs[0].change.reserved_slots, 0));
   jobs[0].change.result = fail(Errc::kBusy, "the store is closing", ESHUTDOWN);
   jobs[0].on_done(std::move(jobs[0].change));
+  return false;
 }
 
 void Batcher::barrier(OnFlushed on_flushed) {

@@ -208,9 +208,9 @@ class Committer {
     if (!volume_.flush_until(sequence)) return;
     MutexLock lock(state_.mutex);
     state_.reclaim();
-    const std::uint64_t oldest = state_.oldest_reader();
-    while (!state_.readers.empty() && state_.oldest_reader() == oldest)
-      state_.readers_left.wait(state_.mutex);
+    // Later readers do not see what is doomed by now.
+    const std::uint64_t latest = state_.reader_ticket;
+    while (state_.oldest_reader() <= latest) state_.readers_left.wait(state_.mutex);
     state_.reclaim();
   }
 

@@ -113,9 +113,78 @@ void Filesystem::rename(NodeId from, std::string_view from_name, NodeId to,
   if (is_control_name(from, from_name) || is_control_name(to, to_name)) {
     return done(fail(Errc::kInvalid, "rename: .kvslot is reserved", EPERM));
   }
-  auto renamed = volume_.rename(from, from_name, to, to_name, mode);
-  if (renamed && options_.sync) return batcher_.barrier(std::move(done));
-  done(std::move(renamed));
+  const bool exchanges = mode == RenameMode::kExchange;
+  std::vector<LiveFileRef> files;
+  if (auto file = uncommitted(from, from_name, exchanges)) files.push_back(std::move(file));
+  if (auto file = exchanges ? uncommitted(to, to_name, true) : nullptr) {
+    files.push_back(std::move(file));
+  }
+  if (files.empty()) return rename_now(from, from_name, to, to_name, mode, done);
+  commit_first(std::move(files),
+               [this, from, from_name = std::string(from_name), to, to_name = std::string(to_name),
+                mode, done = std::move(done)](const Result<void>& committed) {
+                 if (!committed) return done(committed);
+                 rename_now(from, from_name, to, to_name, mode, done);
+               });
+}
+
+// The file of that name if a rename must not be recorded before what it holds: after a crash in
+// between, its new name would have an older value of it, or none. A file that was never committed
+// takes its new name with its first commit (core/names.cc); but when it moves on from a name that
+// it took from another file, or changes places with one, then that one moves now.
+LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, bool exchanges) {
+  const auto info = volume_.lookup(directory, name);
+  if (!info || info->kind != NodeKind::kFile) return nullptr;
+  LiveFileRef file = files_.find(info->node);
+  if (file == nullptr) return nullptr;
+  MutexLock lock(file->mutex);
+  const bool comes_later = !info->stored && !file->has_replaced && !exchanges;
+  return file->content.is_dirty() && !comes_later ? file : nullptr;
+}
+
+// Calls back when all of them are committed, or with the first error. The batcher's committer does
+// not: what is called may have to wait for it.
+void Filesystem::commit_first(std::vector<LiveFileRef> files, Done done) {
+  if (files.empty()) return done({});
+  const LiveFileRef file = std::move(files.back());
+  files.pop_back();
+  publisher_.commit(file, {.until = CommitWaiter::Until::kWritten,
+                           .done = [this, files = std::move(files),
+                                    done = std::move(done)](Result<void> committed) {
+                             pool_.post([this, files, done, committed] {
+                               if (!committed) return done(committed);
+                               commit_first(files, done);
+                             });
+                           }});
+}
+
+void Filesystem::rename_now(NodeId from, std::string_view from_name, NodeId to,
+                            std::string_view to_name, RenameMode mode, const Done& done) {
+  const bool replaces = volume_.lookup(to, to_name).has_value();
+  if (auto renamed = volume_.rename(from, from_name, to, to_name, mode); !renamed) {
+    return done(renamed);
+  }
+  const auto info = volume_.lookup(to, to_name);
+  const LiveFileRef file = info ? files_.find(info->node) : nullptr;
+  if (file != nullptr && replaces) {
+    MutexLock lock(file->mutex);
+    file->has_replaced = true;
+  }
+  settle_file(file, done);
+}
+
+void Filesystem::settle_file(const LiveFileRef& file, Done done) {
+  if (!options_.sync || file == nullptr) return settle_names(std::move(done));
+  publisher_.commit(file, {.until = CommitWaiter::Until::kDurable, .done = std::move(done)});
+}
+
+void Filesystem::settle_names(Done done) {
+  if (!options_.sync) return done({});
+  batcher_.barrier(std::move(done));
+}
+
+void Filesystem::settle_size(NodeId node, Done done) {
+  settle_file(files_.find(node), std::move(done));
 }
 
 void Filesystem::forget(NodeId node, std::uint64_t count) {

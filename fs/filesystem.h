@@ -87,6 +87,10 @@ class Filesystem {
   Result<void> remove(NodeId parent, std::string_view name, RemoveKind kind);
   void rename(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
               RenameMode mode, Done done);
+  // Call back when changes of names and attributes, or of a size, may be answered: with -o sync,
+  // when they are durable.
+  void settle_names(Done done);
+  void settle_size(NodeId node, Done done);
   void forget(NodeId node, std::uint64_t count);
   Result<std::vector<DirectoryEntry>> list(NodeId directory, std::uint64_t cookie,
                                            std::size_t count_max);
@@ -110,8 +114,8 @@ class Filesystem {
   void flush(OpenFile& handle, Done done);
   void fsync(OpenFile& handle, Done done);
   void release(std::unique_ptr<OpenFile> handle);
-  // Commits a file that nobody has open.
-  void commit(NodeId node);
+  // Commits a file that nobody has open, and calls back as for names.
+  void commit(NodeId node, Done done);
   void sync_all(Done done) { publisher_.sync_all(std::move(done)); }
   enum class Allocate : std::uint8_t {
     kReserve,
@@ -149,9 +153,15 @@ class Filesystem {
     std::optional<Allocation> allocation = {};  // instead of writing bytes
     bool syncs = false;
     Done done;
+    std::uint64_t patience = 0;  // it waits for slots until so many flights have ended
   };
 
   Result<FileStatus> live_status(LiveFile& file);  // of a dirty one, under its lock
+  void settle_file(const LiveFileRef& file, Done done);
+  LiveFileRef uncommitted(NodeId directory, std::string_view name, bool exchanges);
+  void commit_first(std::vector<LiveFileRef> files, Done done);
+  void rename_now(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
+                  RenameMode mode, const Done& done);
   Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
   void drop_privileges(LiveFile& file);
   void forget_lost_privileges(NodeId node);
@@ -169,6 +179,7 @@ class Filesystem {
   void finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done);
   void park(ParkedWrite write);
   void serve_parked();
+  void try_again(const LiveFileRef& file);
   Done reporting_to(OpenFile& handle, Done done);
 
   Volume& volume_;

@@ -34,6 +34,11 @@ void copy_view(const ReadView& view, Bytes target) {
   if (!target.empty()) std::memset(target.data(), 0, target.size());
 }
 
+// Of memory (kBusy) or of slots (kNoSpace).
+bool is_short_of(const Result<void>& written, Errc what) {
+  return !written && written.error().code == what;
+}
+
 // An error of an earlier commit that this handle has not been told of.
 std::optional<Error> take_error(OpenFile& handle) {
   LiveFile& file = *handle.file;
@@ -265,19 +270,25 @@ void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, Const
                        bool clears_privileges, Done done) {
   ++counters_.writes;
   if (clears_privileges) drop_privileges(*handle.file);
+  // Before it is tried: what ends meanwhile counts as waited for.
+  const std::uint64_t patience = publisher_.flights();
   auto written = write_now(*handle.file, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
-  if (written || written.error().code != Errc::kBusy) {
+  const bool waits = is_short_of(written, Errc::kBusy) || (is_short_of(written, Errc::kNoSpace) &&
+                                                           publisher_.ended_flights() < patience);
+  if (!waits) {
     return finish_write(handle.file, handle.syncs, std::move(written), std::move(done));
   }
   park({.file = handle.file,
         .offset_bytes = offset_bytes,
         .bytes = {bytes.begin(), bytes.end()},
         .syncs = handle.syncs,
-        .done = std::move(done)});
+        .done = std::move(done),
+        .patience = patience});
 }
 
-// Staging memory is used up: the write waits its turn, its thread does not. What waits is bounded
-// as well, however many writers a device holds up.
+// Staging memory is used up, or there are no slots while commits under way may still give some
+// back, those of values that they replace: the write waits its turn, its thread does not. What
+// waits is bounded as well, however many writers a device holds up.
 void Filesystem::park(ParkedWrite write) {
   ++counters_.parked_writes;
   const std::size_t bytes_max =
@@ -312,9 +323,12 @@ void Filesystem::serve_parked() {
     parked_count_ = parked_.size();
     lock.unlock();
     auto memory = LiveContent::Memory::kPoolOnly;
+    // Asked before it is tried. Later commits are not waited for.
+    const bool may_gain_slots =
+        publisher_.in_flight() > 0 && publisher_.ended_flights() < write.patience;
     auto result = carry_out(write, memory);
-    const bool is_short = !result && result.error().code == Errc::kBusy;
-    bool waits = false;
+    const bool is_short = is_short_of(result, Errc::kBusy);
+    bool waits = may_gain_slots && is_short_of(result, Errc::kNoSpace);
     if (is_short && !publisher_.can_spill()) {
       result = fail(Errc::kIo, "write: memory is used up and the device takes nothing", EIO);
     } else if (is_short) {
@@ -424,7 +438,7 @@ void Filesystem::flush(OpenFile& handle, Done done) {
   ++counters_.flushes;
   if (!handle.writes) return done({});
   if (const auto error = take_error(handle)) {
-    publisher_.commit(handle.file);  // another try; this close tells of the last one
+    try_again(handle.file);  // this close tells of the last time
     return done(std::unexpected(*error));
   }
   bool is_only_emptied = false;
@@ -435,23 +449,31 @@ void Filesystem::flush(OpenFile& handle, Done done) {
     is_incomplete = handle.file->missing_at.has_value();
   }
   if (is_incomplete) return done(fail(Errc::kNoSpace, "close: the value is not complete", ENOSPC));
-  if (is_only_emptied) return done({});  // shells do so before they write; release commits it
+  // Shells do so before they write; release commits it. With -o sync a new file is durable then.
+  const auto info = volume_.stat(handle.file->node);
+  const bool is_new = info && !info->stored;
+  if (is_only_emptied && !(options_.sync && is_new)) return done({});
   // By default close returns once it is settled what is stored; it is on its way then.
   const auto until = options_.sync ? CommitWaiter::Until::kDurable : CommitWaiter::Until::kStarted;
   publisher_.commit(handle.file, {.until = until, .done = reporting_to(handle, std::move(done))});
 }
 
-void Filesystem::commit(NodeId node) {
+void Filesystem::commit(NodeId node, Done done) {
   auto pinned = files_.pin(node);
-  if (!pinned) return;
+  if (!pinned) return done(fail(pinned));
   const Pin file(files_, std::move(*pinned));
-  publisher_.commit(file.ref());
+  const auto until = options_.sync ? CommitWaiter::Until::kDurable : CommitWaiter::Until::kStarted;
+  publisher_.commit(file.ref(), {.until = until, .done = std::move(done)});
+}
+
+void Filesystem::try_again(const LiveFileRef& file) {
+  publisher_.commit(file, {.until = CommitWaiter::Until::kStarted, .done = [](Result<void>) {}});
 }
 
 void Filesystem::fsync(OpenFile& handle, Done done) {
   ++counters_.fsyncs;
   if (const auto error = take_error(handle)) {
-    publisher_.commit(handle.file);
+    try_again(handle.file);
     return done(std::unexpected(*error));
   }
   publisher_.commit(handle.file, {.until = CommitWaiter::Until::kDurable,

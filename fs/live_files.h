@@ -67,6 +67,7 @@ struct LiveFile {
   bool is_rewrite GUARDED_BY(mutex) = false;
   std::optional<std::uint64_t> missing_at GUARDED_BY(mutex);
   bool is_abandoned GUARDED_BY(mutex) = false;         // reverts once the change in flight is back
+  bool has_replaced GUARDED_BY(mutex) = false;         // took a name that another file had
   bool has_lost_privileges GUARDED_BY(mutex) = false;  // suid and sgid were cleared by a write
 
   // Of the last write, until a commit or utimens records them.

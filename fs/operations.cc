@@ -87,6 +87,15 @@ void op_forget_multi(const Request& request, std::size_t count, fuse_forget_data
   request.answer(fuse_reply_none);
 }
 
+// Answers with the new entry once that may be done.
+Done entry_replier(const Request& request, const FileStatus& status) {
+  return [request, status](const Result<void>& settled) {
+    if (settled) return reply_entry(request, status);
+    filesystem(request).forget(status.info.node, 1);
+    reply_error(request, settled.error());
+  };
+}
+
 void make_node(const Request& request, fuse_ino_t parent, const char* name, NodeKind kind,
                mode_t mode, const char* target = "") {
   if (is_pseudo(parent)) {
@@ -96,7 +105,7 @@ void make_node(const Request& request, fuse_ino_t parent, const char* name, Node
   const auto status =
       filesystem(request).make(node_id(parent), name, kind, mode, caller_of(request), target);
   if (!status) return reply_error(request, status.error());
-  reply_entry(request, *status);
+  filesystem(request).settle_names(entry_replier(request, *status));
 }
 
 void op_mknod(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
@@ -111,8 +120,7 @@ void op_mknod(const Request& request, fuse_ino_t parent, const char* name, mode_
   Filesystem& target = filesystem(request);
   const auto status = target.make(node_id(parent), name, NodeKind::kFile, mode, caller_of(request));
   if (!status) return reply_error(request, status.error());
-  target.commit(status->info.node);  // no close will come
-  reply_entry(request, *status);
+  target.commit(status->info.node, entry_replier(request, *status));  // no close will come
 }
 
 void op_mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
@@ -128,7 +136,9 @@ void remove_node(const Request& request, fuse_ino_t parent, const char* name, Re
     request.answer(fuse_reply_err, EPERM);
     return;
   }
-  reply_result(request, filesystem(request).remove(node_id(parent), name, kind));
+  const auto removed = filesystem(request).remove(node_id(parent), name, kind);
+  if (!removed) return reply_error(request, removed.error());
+  filesystem(request).settle_names(replier(request));
 }
 
 void op_unlink(const Request& request, fuse_ino_t parent, const char* name) {
@@ -207,9 +217,18 @@ void op_setattr(const Request& request, fuse_ino_t node, struct stat* attributes
   if ((to_set & FUSE_SET_ATTR_MTIME) != 0) changes.mtime_ns = to_timestamp(attributes->st_mtim);
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) changes.atime_ns = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) changes.mtime_ns = now;
-  const auto status = filesystem(request).change_status(node_id(node), std::move(change));
+  Filesystem& target = filesystem(request);
+  const bool resizes = change.size_bytes.has_value();
+  const auto status = target.change_status(node_id(node), std::move(change));
   if (!status) return reply_error(request, status.error());
-  reply_status(request, *status);
+  auto answer = [request, status = *status](const Result<void>& settled) {
+    if (!settled) return reply_error(request, settled.error());
+    reply_status(request, status);
+  };
+  if (resizes)
+    target.settle_size(node_id(node), std::move(answer));
+  else
+    target.settle_names(std::move(answer));
 }
 
 void op_statfs(const Request& request, fuse_ino_t) {

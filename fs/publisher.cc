@@ -142,6 +142,7 @@ void Publisher::prepare(const LiveFileRef& file) {
 }
 
 void Publisher::end_flight() {
+  ++ended_flights_;
   --in_flight_;
   if (on_memory_) on_memory_();
 }
@@ -173,6 +174,11 @@ void Publisher::submit(const LiveFileRef& file) {
     }
     file->is_wanted = false;
     file->rounds_before_commit = 0;
+    // Nobody waits, and somebody has begun to write since: the commit point is the end of that.
+    if (linked && file->waiting_next.empty() && file->writers > 0) {
+      file->is_busy = false;
+      return;
+    }
     if (!linked) {  // nothing to store: whoever has it open goes on in memory
       file->is_busy = false;
       outcome.add(file->waiting_next);
@@ -190,8 +196,10 @@ void Publisher::submit(const LiveFileRef& file) {
   }
   ++in_flight_;
   ++commits_;
-  batcher_.submit(std::move(change), durability,
-                  [this, file](ContentChange result) { submitted(file, std::move(result)); });
+  const bool is_taken =
+      batcher_.submit(std::move(change), durability,
+                      [this, file](ContentChange result) { submitted(file, std::move(result)); });
+  if (!is_taken) outcome.result = fail(Errc::kBusy, "the store is closing", ESHUTDOWN);
   tell(std::move(outcome));
 }
 

@@ -56,6 +56,9 @@ class Publisher {
   // Called (from any thread but the one that serves a request) after memory was given back.
   void on_memory(std::function<void()> callback) { on_memory_ = std::move(callback); }
   [[nodiscard]] std::uint64_t in_flight() const { return in_flight_; }
+  // Changes that were sent until now, and those of them that came back: in this order, or near it.
+  [[nodiscard]] std::uint64_t flights() const { return ended_flights_ + in_flight_; }
+  [[nodiscard]] std::uint64_t ended_flights() const { return ended_flights_; }
   [[nodiscard]] std::uint64_t commits() const { return commits_; }
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
 
@@ -97,6 +100,7 @@ class Publisher {
   LiveFiles& files_;
   std::function<void()> on_memory_;
   std::atomic<std::uint64_t> in_flight_ = 0;  // changes, and windows being completed for one
+  std::atomic<std::uint64_t> ended_flights_ = 0;
   std::atomic<std::uint64_t> commits_ = 0;
   std::atomic<std::uint64_t> spills_ = 0;
   std::atomic<std::uint64_t> failed_spills_ = 0;  // in a row

@@ -63,8 +63,8 @@ class Batcher {
   ~Batcher();  // drains
 
   // Queues a change. Always accepted; bounded by what callers stage (reserve_slots, buffers).
-  // After close(): on_done is called at once, on this thread, with kBusy.
-  void submit(ContentChange change, Durability durability, OnDone on_done);
+  // After close(): on_done is called at once, on this thread, with kBusy, and this returns false.
+  bool submit(ContentChange change, Durability durability, OnDone on_done);
 
   // Calls back when everything submitted or recorded before this call is durable.
   void barrier(OnFlushed on_flushed);

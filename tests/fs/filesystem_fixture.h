@@ -111,6 +111,16 @@ class LiveStore {
     fs().fsync(*handle, [answer](Result<void> result) { answer->set_value(std::move(result)); });
     return answer->get_future();
   }
+  std::future<Result<void>> begin_write(const Handle& handle, std::uint64_t offset,
+                                        std::string_view text) {
+    auto answer = std::make_shared<std::promise<Result<void>>>();
+    fs().write(*handle, offset, bytes_of(text), false,
+               [answer](Result<void> result) { answer->set_value(std::move(result)); });
+    return answer->get_future();
+  }
+  Result<void> settle_names() {
+    return wait([&](Done done) { fs().settle_names(std::move(done)); });
+  }
   Result<void> sync() {
     return wait([&](Done done) { fs().sync_all(std::move(done)); });
   }
