@@ -47,6 +47,7 @@ round() {
   run "resources" kvslot_system_tests 'Resources*' KVSLOT_RESOURCES_OPENS=100000 \
     KVSLOT_RESOURCES_CREATES=1000000 KVSLOT_RESOURCES_LIVES=100
   run "crashes" kvslot_core_tests 'Crash.*'
+  run "kills" kvslot_system_tests '*/Kill.*' KVSLOT_KILL_ROUNDS=250 KVSLOT_KILL_SEED="$seed"
 }
 
 while round && [ -n "$minutes" ] && [ $SECONDS -lt $((minutes * 60)) ]; do
