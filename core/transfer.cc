@@ -47,6 +47,7 @@ TransferStep Transfer::on_result(std::int64_t result, IoCounters& counters) {
 }
 
 TransferStep Transfer::on_error(int error, IoCounters& counters) {
+  if (error == EFBIG) error = ENOSPC;  // a limit of file sizes: no room, and nothing is broken
   if (!is_transient(error) || retry_count_ == kRetriesMax) return finish(error, counters);
   ++retry_count_;
   IoCounters::add(counters.retries);

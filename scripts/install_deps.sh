@@ -25,6 +25,7 @@ fuse_build_packages=(meson dpkg-dev xz-utils patch libnuma-dev)
 test_packages=(
   libgtest-dev libgmock-dev clang-19 clang-format-19 libclang-rt-19-dev
   attr acl rsync sqlite3 git xfsprogs e2fsprogs fio strace procps gcovr
+  nbdkit libnbd-bin
 )
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -273,6 +274,7 @@ int run_command_line(const std::string& program, Words words) {
 
 int main(int argc, char** argv) {
   kvslot::cli::open_standard_fds();
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes, writes fail with EFBIG
   const std::string program = argc > 0 ? kvslot::cli::base_name(argv[0]) : "kvslot";
   return kvslot::cli::run_command_line(program, {argv + std::min(argc, 1), argv + argc});
 }

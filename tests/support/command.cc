@@ -106,6 +106,12 @@ std::string BackgroundCommand::read_line() {
   return line;
 }
 
+bool BackgroundCommand::is_running() {
+  siginfo_t ended{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0;
+}
+
 int BackgroundCommand::wait() {
   const int exit_code = wait_for(pid_);
   pid_ = -1;

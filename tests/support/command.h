@@ -33,6 +33,7 @@ class BackgroundCommand {
   [[nodiscard]] pid_t pid() const { return pid_; }
   // The next line that it prints, without its end; empty when it ended.
   [[nodiscard]] std::string read_line();
+  [[nodiscard]] bool is_running();
   // Its exit code, as in CommandResult.
   int wait();
 

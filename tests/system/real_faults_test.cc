@@ -1,0 +1,431 @@
+// Devices that fail for real below a mount: images that are cut short or find no room, network
+// block devices that refuse and delay, disks with sectors of 4096 bytes, and ends that come in the
+// middle of everything. What was acknowledged is right, what failed said so.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/command.h"
+#include "tests/support/daemon_control.h"
+#include "tests/support/mount_guard.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tree_content.h"
+
+namespace kvslot::testing {
+namespace {
+
+constexpr std::size_t kMebibyte = 1 << 20;
+
+// The bytes of a key, different in each.
+std::string value_of(const std::string& key, std::size_t size_bytes) {
+  std::string value;
+  value.reserve(size_bytes + key.size() + 24);
+  for (std::size_t line = 0; value.size() < size_bytes; ++line) {
+    value += key + ":" + std::to_string(line) + "\n";
+  }
+  value.resize(size_bytes);
+  return value;
+}
+
+// Writes a whole file, durably; the errno of what failed first, or 0.
+int put(const std::string& path, const std::string& value) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return errno;
+  int error = 0;
+  for (std::size_t done = 0; done < value.size() && error == 0;) {
+    const ssize_t count = ::write(fd, value.data() + done, value.size() - done);
+    if (count < 0)
+      error = errno;
+    else
+      done += static_cast<std::size_t>(count);
+  }
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  if (::close(fd) != 0 && error == 0) error = errno;
+  return error;
+}
+
+class RealFaults : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  static void format(const std::string& device, const std::string& size = {}) {
+    Words words = {"format", device, "--force"};
+    if (!size.empty()) words.insert(words.end(), {"--size", size});
+    expect_ok(run_kvslot(words));
+  }
+  void mount(const std::string& device, const std::string& options = "rw") const {
+    expect_ok(run_kvslot({"mount", device, mount_.path(), "-o", options}));
+  }
+  void unmount() const { expect_ok(run_kvslot({"unmount", mount_.path()})); }
+  static void expect_sound(const std::string& device) {
+    const CommandResult checked = run_kvslot({"fsck", device});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  }
+  void kill() const {
+    const DaemonProcess daemon(mount_.path());
+    daemon.signal(SIGKILL);
+    daemon.wait_for_end();
+  }
+  void put_durably(const std::string& key, std::size_t size_bytes) {
+    ASSERT_EQ(put(mount_.path(key), value_of(key, size_bytes)), 0) << key;
+    durable_[key] = value_of(key, size_bytes);
+  }
+  // Everything acknowledged is there, byte for byte, and no key has bytes of anything else.
+  void expect_durable() const {
+    const TreeContent found = read_tree(mount_.path());
+    EXPECT_EQ(found.failures, "");
+    for (const auto& [key, value] : durable_) {
+      const auto at = found.files.find(key);
+      ASSERT_NE(at, found.files.end()) << key;
+      EXPECT_TRUE(at->second == value) << key << ", " << at->second.size() << " bytes";
+    }
+  }
+  // Puts, a kill, a recovery and a check.
+  void expect_good_device(const std::string& device) {
+    mount(device);
+    for (int i = 0; i < 8; ++i) put_durably("first" + std::to_string(i), 1000 + 70000 * i);
+    kill();
+    mount(device);
+    expect_durable();
+    for (int i = 0; i < 8; ++i) put_durably("second" + std::to_string(i), 4096 << i);
+    unmount();
+    expect_sound(device);
+    mount(device);
+    expect_durable();
+    unmount();
+  }
+
+  TempDir directory_;
+  MountGuard mount_{directory_.path("mnt")};
+  const std::string image_ = directory_.path("store.img");
+  std::map<std::string, std::string> durable_;
+};
+
+// ---- Images
+
+TEST_F(RealFaults, AnImageThatIsCutShortLosesOnlyWhatWasThere) {
+  format(image_, "48M");
+  mount(image_);
+  for (int i = 0; i < 20; ++i) put_durably("low" + std::to_string(i), kMebibyte);
+  unmount();
+  mount(image_);
+  for (int i = 0; i < 12; ++i) {
+    const std::string key = "high" + std::to_string(i);
+    ASSERT_EQ(put(mount_.path(key), value_of(key, kMebibyte)), 0);
+  }
+  std::ofstream drop("/proc/sys/vm/drop_caches");
+  drop << "1" << std::flush;
+  ASSERT_EQ(::truncate(image_.c_str(), 30 << 20), 0);
+  const auto expect_no_other_bytes = [&] {
+    const TreeContent found = read_tree(mount_.path());
+    for (const auto& [key, bytes] : found.files) {
+      EXPECT_TRUE(bytes == value_of(key, kMebibyte)) << key;
+    }
+    for (const auto& [key, value] : durable_) EXPECT_EQ(found.files.count(key), 1U) << key;
+  };
+  expect_no_other_bytes();
+  kill();
+  ASSERT_EQ(::truncate(image_.c_str(), 48 << 20), 0);
+  mount(image_);
+  expect_no_other_bytes();
+  unmount();
+}
+
+TEST_F(RealFaults, AnImageOnAFullFileSystemTakesPutsAgainWhenThereIsRoom) {
+  const std::string below = directory_.make_image("below.img", 40 * kMebibyte);
+  if (run_command({"mkfs.ext4", "-q", "-F", "-m", "0", below}).exit_code != 0) {
+    GTEST_SKIP() << "no mkfs.ext4; scripts/install_deps.sh --test installs it";
+  }
+  const MountGuard disk(directory_.path("disk"));
+  if (run_command({"mount", "-o", "loop", below, disk.path()}).exit_code != 0) {
+    GTEST_SKIP() << "no loop device to mount a file system on";
+  }
+  const std::string image = disk.path("store.img");
+  format(image, "64M");
+  const std::string ballast = disk.path("ballast");
+  expect_ok(run_command({"fallocate", "-l", "12M", ballast}));
+  mount(image);
+  int error = 0;
+  int count = 0;
+  for (; count < 64 && error == 0; ++count) {
+    const std::string key = "key" + std::to_string(count);
+    error = put(mount_.path(key), value_of(key, kMebibyte));
+    if (error == 0) durable_[key] = value_of(key, kMebibyte);
+  }
+  EXPECT_EQ(error, ENOSPC);
+  EXPECT_GT(durable_.size(), 4U);
+  const std::string refused = "key" + std::to_string(count - 1);
+  ASSERT_EQ(::unlink(mount_.path("key0").c_str()), 0);
+  durable_.erase("key0");
+  ASSERT_EQ(::unlink(ballast.c_str()), 0);
+  expect_ok(run_command({"sync", "-f", disk.path()}));
+  put_durably(refused, kMebibyte);
+  put_durably("later", 2 * kMebibyte);
+  expect_durable();
+  unmount();
+  expect_sound(image);
+}
+
+TEST_F(RealFaults, ALimitOfFileSizesIsSaidInOneLineAndKillsNobody) {
+  format(image_, "64M");
+  const CommandResult limited = run_shell("ulimit -f 1000; exec \"$1\" mount \"$2\" \"$3\"",
+                                          {KVSLOT_BINARY, image_, mount_.path()});
+  EXPECT_EQ(limited.exit_code, 1) << limited.err;
+  EXPECT_EQ(std::ranges::count(limited.err, '\n'), 1) << limited.err;
+  mount(image_);  // nothing was harmed
+  unmount();
+  expect_sound(image_);
+}
+
+// ---- Disks with sectors of 4096 bytes
+
+TEST_F(RealFaults, ALoopDeviceWith4096ByteSectorsHoldsAStore) {
+  const std::string below = directory_.make_image("below.img", 64 * kMebibyte);
+  const CommandResult attached =
+      run_command({"losetup", "--show", "--find", "--sector-size", "4096", below});
+  if (attached.exit_code != 0) GTEST_SKIP() << "no loop device: " << attached.err;
+  const std::string device = attached.out.substr(0, attached.out.find('\n'));
+  format(device);
+  expect_good_device(device);
+  expect_ok(run_command({"losetup", "--detach", device}));
+}
+
+TEST_F(RealFaults, AZramDiskHoldsAStore) {
+  std::ifstream hot_add("/sys/class/zram-control/hot_add");
+  std::string number;
+  if (!(hot_add >> number)) GTEST_SKIP() << "no zram here (/sys/class/zram-control)";
+  const std::string device = "/dev/zram" + number;
+  std::ofstream("/sys/block/zram" + number + "/disksize") << "64M" << std::flush;
+  if (std::filesystem::is_block_file(device)) {
+    format(device);
+    expect_good_device(device);
+  }
+  std::ofstream("/sys/block/zram" + number + "/reset") << "1" << std::flush;
+  std::ofstream("/sys/class/zram-control/hot_remove") << number << std::flush;
+}
+
+// ---- Network block devices that fail
+
+// nbdkit behind nbdfuse: a file whose writes and reads fail while a trigger exists.
+class NbdDevice {
+ public:
+  NbdDevice(const TempDir& directory, const Words& filters)
+      : guard_(directory.path("nbd")), path_(guard_.path("nbd")) {
+    Words words = {"nbdfuse", guard_.path(), "--command", "nbdkit", "-s", "--exit-with-parent"};
+    for (const std::string& filter : filters) {
+      if (!filter.contains('=')) words.push_back("--filter=" + filter);
+    }
+    words.insert(words.end(), {"file", directory.path("below.img")});
+    for (const std::string& filter : filters) {
+      if (filter.contains('=')) words.push_back(filter);
+    }
+    server_ = std::make_unique<BackgroundCommand>(words);
+    while (!std::filesystem::exists(path_) && server_->is_running()) ::sched_yield();
+  }
+  ~NbdDevice() { (void)run_command({"fusermount3", "-u", "-z", guard_.path()}); }
+  NbdDevice(const NbdDevice&) = delete;
+  NbdDevice& operator=(const NbdDevice&) = delete;
+  [[nodiscard]] bool is_there() const { return std::filesystem::exists(path_); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  MountGuard guard_;
+  std::string path_;
+  std::unique_ptr<BackgroundCommand> server_;
+};
+
+bool has_nbd() { return run_shell("command -v nbdkit && command -v nbdfuse").exit_code == 0; }
+
+TEST_F(RealFaults, ADiskThatRefusesWritesFailsThemAndKeepsWhatItHas) {
+  if (!has_nbd()) GTEST_SKIP() << "no nbdkit or nbdfuse; scripts/install_deps.sh --test";
+  (void)directory_.make_image("below.img", 64 * kMebibyte);
+  const std::string trigger = directory_.path("trigger");
+  const NbdDevice disk(directory_, {"error", "error-pwrite=EIO", "error-pwrite-rate=100%",
+                                    "error-pwrite-file=" + trigger});
+  ASSERT_TRUE(disk.is_there());
+  format(disk.path());
+  mount(disk.path());
+  for (int i = 0; i < 8; ++i) put_durably("good" + std::to_string(i), 100000);
+  std::ofstream(trigger) << "";
+  EXPECT_EQ(put(mount_.path("bad"), value_of("bad", 100000)), EIO);
+  expect_durable();  // reads go on
+  std::filesystem::remove(trigger);
+  kill();
+  mount(disk.path());
+  expect_durable();
+  put_durably("bad", 100000);
+  unmount();
+  expect_sound(disk.path());
+}
+
+TEST_F(RealFaults, ADiskThatRefusesReadsGivesNoOtherBytes) {
+  if (!has_nbd()) GTEST_SKIP() << "no nbdkit or nbdfuse; scripts/install_deps.sh --test";
+  (void)directory_.make_image("below.img", 64 * kMebibyte);
+  const std::string trigger = directory_.path("trigger");
+  const NbdDevice disk(directory_, {"error", "delay", "error-pread=EIO", "error-pread-rate=100%",
+                                    "error-pread-file=" + trigger, "rdelay=1ms", "wdelay=1ms"});
+  ASSERT_TRUE(disk.is_there());
+  format(disk.path());
+  mount(disk.path());
+  for (int i = 0; i < 8; ++i) put_durably("key" + std::to_string(i), 100000);
+  unmount();
+  mount(disk.path());
+  std::ofstream(trigger) << "";
+  const TreeContent refused = read_tree(mount_.path());
+  EXPECT_TRUE(refused.files.empty());
+  EXPECT_NE(refused.failures, "");
+  std::filesystem::remove(trigger);
+  expect_durable();
+  unmount();
+  expect_sound(disk.path());
+}
+
+// ---- Ends
+
+// Threads that open, write and close new files below a directory of a mount, until it is gone.
+class OpenStorm {
+ public:
+  explicit OpenStorm(const std::string& root)
+      : root_(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    for (int t = 0; t < 4; ++t) threads_.emplace_back([this, t] { run(t); });
+    while (closed_count_ < 40) ::sched_yield();
+  }
+  ~OpenStorm() { join(); }
+  OpenStorm(const OpenStorm&) = delete;
+  OpenStorm& operator=(const OpenStorm&) = delete;
+
+  // What was closed without an error.
+  const std::vector<std::string>& join() {
+    threads_.clear();
+    if (root_ >= 0) ::close(std::exchange(root_, -1));
+    if (all_.empty()) {
+      for (const auto& names : closed_) all_.insert(all_.end(), names.begin(), names.end());
+    }
+    return all_;
+  }
+
+ private:
+  void run(int thread) {
+    for (int i = 0;; ++i) {
+      const std::string name = "t" + std::to_string(thread) + "-" + std::to_string(i);
+      const int fd = ::openat(root_, name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+      if (fd < 0) return;
+      const bool is_written =
+          ::write(fd, name.data(), name.size()) == static_cast<ssize_t>(name.size());
+      if (::close(fd) != 0 || !is_written) return;
+      closed_[static_cast<std::size_t>(thread)].push_back(name);
+      ++closed_count_;
+    }
+  }
+
+  int root_;
+  std::atomic<int> closed_count_ = 0;
+  std::array<std::vector<std::string>, 4> closed_;
+  std::vector<std::string> all_;
+  std::vector<std::jthread> threads_;
+};
+
+class RealEnds : public RealFaults, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    RealFaults::SetUp();
+    std::ifstream file("/sys/module/fuse/parameters/enable_uring");
+    std::string value;
+    if (GetParam() == std::string("uring") && (!(file >> value) || value != "Y")) {
+      GTEST_SKIP() << "/sys/module/fuse/parameters/enable_uring is not Y";
+    }
+  }
+  [[nodiscard]] std::string options() const { return std::string("transport=") + GetParam(); }
+  [[nodiscard]] bool is_mounted() const {
+    std::ifstream mounts("/proc/self/mounts");
+    for (std::string line; std::getline(mounts, line);) {
+      if (line.find(" " + mount_.path() + " ") != std::string::npos) return true;
+    }
+    return false;
+  }
+  void expect_there(const std::vector<std::string>& names) const {
+    const TreeContent found = read_tree(mount_.path());
+    EXPECT_EQ(found.failures, "");
+    for (const std::string& name : names) {
+      const auto at = found.files.find(name);
+      ASSERT_NE(at, found.files.end()) << name;
+      EXPECT_EQ(at->second, name);
+    }
+  }
+};
+
+TEST_P(RealEnds, SigtermInAStormOfOpensLosesNothingThatWasClosed) {
+  format(image_, "64M");
+  BackgroundCommand daemon(
+      {KVSLOT_BINARY, "mount", "-f", "--ready-fd", "1", image_, mount_.path(), "-o", options()});
+  ASSERT_EQ(daemon.read_line(), "R");
+  OpenStorm storm(mount_.path());
+  ASSERT_EQ(::kill(daemon.pid(), SIGTERM), 0);
+  EXPECT_EQ(daemon.wait(), 0);
+  const auto& names = storm.join();
+  EXPECT_FALSE(is_mounted());
+  expect_sound(image_);
+  mount(image_);
+  expect_there(names);
+  unmount();
+}
+
+TEST_P(RealEnds, AnAbortedConnectionEndsTheDaemonAndLosesNothingDurable) {
+  format(image_, "64M");
+  mount(image_, options());
+  put_durably("durable", kMebibyte);
+  const DaemonProcess daemon(mount_.path());
+  OpenStorm storm(mount_.path());
+  (void)::umount2(mount_.path().c_str(), MNT_FORCE);  // aborts it; it may be busy still
+  storm.join();
+  daemon.wait_for_end();
+  mount(image_);
+  const TreeContent found = read_tree(mount_.path());
+  EXPECT_EQ(found.failures, "");
+  EXPECT_TRUE(found.files.at("durable") == durable_["durable"]);
+  unmount();
+  expect_sound(image_);
+}
+
+TEST_P(RealEnds, FewDescriptorsAreSaidAtTheStartAndSurvivedLater) {
+  format(image_, "64M");
+  const CommandResult refused = run_shell("ulimit -n 6; exec \"$1\" mount \"$2\" \"$3\" -o \"$4\"",
+                                          {KVSLOT_BINARY, image_, mount_.path(), options()});
+  EXPECT_EQ(refused.exit_code, 1) << refused.err;
+  EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
+  EXPECT_FALSE(is_mounted());
+  mount(image_, options());
+  {
+    const DaemonProcess daemon(mount_.path());
+    expect_ok(run_command({"prlimit", "--pid", std::to_string(daemon.pid()), "--nofile=8:8"}));
+    for (int i = 0; i < 20; ++i) put_durably("key" + std::to_string(i), 5000);
+  }
+  expect_durable();
+  unmount();
+  expect_sound(image_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RealEnds, ::testing::Values("dev", "uring"),
+                         [](const auto& transport) { return std::string(transport.param); });
+
+}  // namespace
+}  // namespace kvslot::testing
