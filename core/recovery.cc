@@ -272,7 +272,6 @@ class Recovery {
 // keys can be removed; what may follow there from an earlier life names other predecessors.
 Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
     REQUIRES(state.checkpoint_mutex) {
-  if (auto ok = state.flush_device(); !ok) return ok;
   MutexLock turn(state.commit_turn);
   const JournalPosition& head = recovery.loaded().end();
   state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
@@ -287,7 +286,8 @@ Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
 // Opens a new epoch behind what was replayed.
 Result<void> reopen(Volume::State& state, const Recovery& recovery) {
   JournalPosition head = recovery.loaded().end();
-  head.epoch = state.options.seed == 0 ? random_u64() : head.epoch * 6364136223846793005u + 1;
+  head.epoch = state.options.seed == 0 ? random_u64()
+                                       : head.epoch * 6364136223846793005u + state.options.seed;
   bool unclean = false;
   {
     MutexLock checkpoint_lock(state.checkpoint_mutex);
@@ -309,6 +309,10 @@ Result<void> reopen(Volume::State& state, const Recovery& recovery) {
     state.update_checkpoint_reserve();
   }
   if (state.options.read_only) return {};
+  // What was replayed may be in the device's cache only: after a process died, power may still be
+  // lost. A checkpoint goes to slots that those blocks freed, and ends what an unflushed superblock
+  // replaced, so they have to be durable before anything is written.
+  if (auto ok = state.flush_device(); !ok) return ok;
   MutexLock checkpoint_lock(state.checkpoint_mutex);
   // The root that was loaded is the current one, and the damaged one is forgotten next.
   if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);

@@ -309,5 +309,44 @@ TEST_F(RecoveryTest, AJournalThatWentRoundManyTimesStillRecovers) {
   for (int i = 0; i < 200; ++i) EXPECT_EQ(read_key(*volume_, "k" + std::to_string(i)), "39");
 }
 
+// A process dies, its successor recovers what is in the device's cache only, and power is lost at
+// any point of that recovery, so that the successor's writes survive and the older ones do not.
+class RecoveryFromCacheTest : public RecoveryTest {
+ protected:
+  // Opens `dead` after kill -9, loses power after `step` operations and opens what is left.
+  // False: the first of the two openings was over before.
+  bool recover_twice(const SimulatedDevice& dead, std::uint64_t step) {
+    device_ = dead.process_crash();
+    const std::uint64_t first_new = device_->pending_writes().size();
+    device_->crash_after_operations(step);
+    const bool is_over = Volume::open(std::make_unique<BorrowedDevice>(device_), {}).has_value();
+    const auto pending = device_->pending_writes();
+    open(device_->survivor(
+        [&](std::size_t write, std::size_t) { return pending[write].number >= first_new; }));
+    return !is_over;
+  }
+};
+
+TEST_F(RecoveryFromCacheTest, SlotsThatAnUnflushedBlockFreedAreNotWrittenBeforeItIsDurable) {
+  const std::size_t ballast_bytes = (volume_->space().free_blocks - 40) * kBlockSizeBytes;
+  put_durably("ballast", ballast_bytes);
+  const std::vector<std::string> removed{"a", "b", "c", "d", "e", "f"};
+  for (const std::string& key : removed) put_durably(key, 5 * kBlockSizeBytes);
+  ASSERT_TRUE(volume_->checkpoint());
+  ASSERT_TRUE(volume_->flush());
+  for (const std::string& key : removed)
+    ASSERT_TRUE(volume_->remove(NodeId::kRoot, key, RemoveKind::kNotDirectory));
+  volume_->commit({});  // published, not durable: the next checkpoint goes to these slots
+  volume_.reset();
+  const std::shared_ptr<SimulatedDevice> dead = device_;
+  for (std::uint64_t step = 0; recover_twice(*dead, step) && !HasFailure(); ++step) {
+    SCOPED_TRACE("power lost after operation " + std::to_string(step) + " of the recovery");
+    expect_value("ballast", ballast_bytes);
+    for (const std::string& key : keys())
+      if (key != "ballast") expect_value(key, 5 * kBlockSizeBytes);
+    expect_slots_accounted(*volume_);
+  }
+}
+
 }  // namespace
 }  // namespace kvslot::testing

@@ -13,8 +13,6 @@
 namespace kvslot::testing {
 namespace {
 
-constexpr std::size_t kSectorSizeBytes = 512;  // what a device writes as a whole
-
 DeviceInfo info_of(const SimulatedDeviceOptions& options) {
   return {.name = "simulated",
           .engine = "simulated",
@@ -56,6 +54,7 @@ void SimulatedDevice::run(std::span<IoRequest> requests) {
   MutexLock lock(mutex_);
   const bool began_alive = operation_count_ < crash_at_operation_;
   record(call);
+  begin_writes(requests);
   ++counters_.batches;
   ++counters_.submissions;
   counters_.queue_depth += requests.size();
@@ -67,6 +66,25 @@ void SimulatedDevice::run(std::span<IoRequest> requests) {
   lock.lock();
   for (IoRequest* const request : order) request->error = carry_out(*request, began_alive);
   counters_.queue_depth -= requests.size();
+  end_writes(requests);
+}
+
+void SimulatedDevice::begin_writes(std::span<const IoRequest> requests) {
+  for (const IoRequest& request : requests) {
+    if (request.op != IoOp::kWrite) continue;
+    const std::uint64_t end = request.offset_bytes + checked_size_bytes(request);
+    for (const auto& [other_start, other_end] : under_way_)
+      KVSLOT_CHECK(end <= other_start || request.offset_bytes >= other_end,
+                   "two writes of one block are never under way together");
+    under_way_.emplace_back(request.offset_bytes, end);
+  }
+}
+
+void SimulatedDevice::end_writes(std::span<const IoRequest> requests) {
+  for (const IoRequest& request : requests)
+    std::erase_if(under_way_, [&](const auto& range) {
+      return request.op == IoOp::kWrite && range.first == request.offset_bytes;
+    });
 }
 
 Result<void> SimulatedDevice::flush() {
@@ -132,9 +150,10 @@ int SimulatedDevice::carry_out(IoRequest& request, bool began_alive) {
   ++(is_read ? counters_.reads : counters_.writes);
   const Fault* const fault = matching_fault(is_read ? OperationKind::kRead : OperationKind::kWrite,
                                             request.offset_bytes, size_bytes);
-  if (fault != nullptr && !fault->flips_bit) return fault->error;
+  if (fault != nullptr && is_read && !fault->flips_bit) return fault->error;
+  if (fault != nullptr && !is_read && fault->effect == WriteEffect::kRefused) return fault->error;
   (is_read ? counters_.read_bytes : counters_.written_bytes) += size_bytes;
-  if (!is_read) return write(request);
+  if (!is_read) return write(request, fault);
   read(request);
   if (fault != nullptr) {
     const iovec& segment = request.segments[random_() % request.segments.size()];
@@ -152,12 +171,24 @@ void SimulatedDevice::read(const IoRequest& request) const {
   }
 }
 
-int SimulatedDevice::write(const IoRequest& request) {
+int SimulatedDevice::write(const IoRequest& request, const Fault* fault) {
   Pending pending = pending_of(request);
   if (!take_from_budget(request, pending.bytes.size())) return ENOSPC;
+  int error = 0;
+  if (fault != nullptr) {
+    if (fault->effect == WriteEffect::kLost) return 0;
+    if (fault->effect == WriteEffect::kMisdirected)
+      pending.offset_bytes = fault->misdirected_to_bytes;
+    if (fault->effect == WriteEffect::kTorn) {
+      error = fault->error;
+      const std::size_t sectors = pending.bytes.size() / kSectorSizeBytes;
+      pending.bytes.resize(random_() % sectors * kSectorSizeBytes);
+      if (pending.bytes.empty()) return error;  // an empty Pending is a discard
+    }
+  }
   live_.write(pending.offset_bytes, pending.bytes);
   pending_.push_back(std::move(pending));
-  return 0;
+  return error;
 }
 
 bool SimulatedDevice::take_from_budget(const IoRequest& request, std::uint64_t size_bytes) {
@@ -234,6 +265,44 @@ std::unique_ptr<SimulatedDevice> SimulatedDevice::survivor(std::uint64_t seed,
   device->durable_ = surviving_bytes(random, mode);
   device->live_ = SparseBytes(device->durable_);
   return device;
+}
+
+std::unique_ptr<SimulatedDevice> SimulatedDevice::survivor(const SectorChoice& survives) const {
+  auto device = std::make_unique<SimulatedDevice>(options_);
+  const MutexLock lock(mutex_);
+  const MutexLock device_lock(device->mutex_);
+  SparseBytes bytes(durable_);
+  for (std::size_t write = 0; write < pending_.size(); ++write) {
+    const Pending& pending = pending_[write];
+    if (pending.bytes.empty()) {
+      if (survives(write, 0)) apply(bytes, pending);
+      continue;
+    }
+    for (std::size_t at = 0; at < pending.bytes.size(); at += kSectorSizeBytes)
+      if (survives(write, at / kSectorSizeBytes))
+        bytes.write(pending.offset_bytes + at,
+                    ConstBytes(pending.bytes).subspan(at, kSectorSizeBytes));
+  }
+  device->live_ = SparseBytes(bytes);
+  device->durable_ = std::move(bytes);
+  return device;
+}
+
+std::vector<PendingWrite> SimulatedDevice::pending_writes() const {
+  const MutexLock lock(mutex_);
+  std::vector<PendingWrite> writes;
+  for (const Pending& pending : pending_)
+    writes.push_back(
+        {.number = pending_start_ + writes.size(),
+         .offset_bytes = pending.offset_bytes,
+         .size_bytes = pending.bytes.empty() ? pending.discard_size_bytes : pending.bytes.size(),
+         .is_discard = pending.bytes.empty()});
+  return writes;
+}
+
+std::uint64_t SimulatedDevice::fingerprint() const {
+  const MutexLock lock(mutex_);
+  return live_.fingerprint();
 }
 
 std::unique_ptr<SimulatedDevice> SimulatedDevice::process_crash() const {

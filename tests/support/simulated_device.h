@@ -7,11 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tests/support/sparse_bytes.h"
@@ -38,9 +40,32 @@ enum class CrashMode : std::uint8_t {
   kPrefix,  // the first few survive in order, and the front of the next one
 };
 
+inline constexpr std::size_t kSectorSizeBytes = 512;  // what a device writes as a whole
+
+// A write that no flush has covered. Sector s of it are its bytes from s * 512.
+struct PendingWrite {
+  std::uint64_t number = 0;  // in order of completion, since the device was made
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  bool is_discard = false;  // whole or not at all: as one sector, number 0
+  [[nodiscard]] std::size_t sector_count() const {
+    return is_discard ? 1 : size_bytes / kSectorSizeBytes;
+  }
+};
+// Whether a sector of the write at this place in pending_writes() is found after power loss.
+using SectorChoice = std::function<bool(std::size_t write, std::size_t sector)>;
+
 enum class OperationKind : std::uint8_t { kAny, kRead, kWrite, kFlush };
 
-// Fails matching operations. A failed write changes nothing; after a failed flush each write that
+// What becomes of a write that a fault strikes.
+enum class WriteEffect : std::uint8_t {
+  kRefused,      // fails and changes nothing
+  kTorn,         // fails, and the front of its bytes is there
+  kLost,         // succeeds, and changes nothing
+  kMisdirected,  // succeeds, and its bytes are in another place
+};
+
+// Fails matching operations. After a failed flush each write that
 // it covered is durable or lost, by lot, and no later flush brings it back. Operations are counted
 // as requests and flushes, not as batches.
 struct Fault {
@@ -49,6 +74,8 @@ struct Fault {
   std::uint64_t times = std::numeric_limits<std::uint64_t>::max();
   int error = 5;           // EIO; 0 with flips_bit
   bool flips_bit = false;  // instead of failing, a read returns one wrong bit; the medium is well
+  WriteEffect effect = WriteEffect::kRefused;
+  std::uint64_t misdirected_to_bytes = 0;
   std::uint64_t offset_bytes = 0;  // only requests that touch this range (flushes always match)
   std::uint64_t size_bytes = std::numeric_limits<std::uint64_t>::max();
 };
@@ -83,6 +110,9 @@ class SimulatedDevice final : public Device {
   [[nodiscard]] std::uint64_t operation_count() const;  // requests and flushes until now
   // The device as found after power loss now. Faults, gate and counters start afresh.
   [[nodiscard]] std::unique_ptr<SimulatedDevice> survivor(std::uint64_t seed, CrashMode mode) const;
+  // The same with exactly the sectors chosen; `pending_writes` lists what there is to choose from.
+  [[nodiscard]] std::unique_ptr<SimulatedDevice> survivor(const SectorChoice& survives) const;
+  [[nodiscard]] std::vector<PendingWrite> pending_writes() const;
   // The device as the next process finds it after kill -9: all that completed is there, and what
   // was not flushed may still be lost to power loss later.
   [[nodiscard]] std::unique_ptr<SimulatedDevice> process_crash() const;
@@ -98,6 +128,8 @@ class SimulatedDevice final : public Device {
   // The bytes as they are, and a way to plant others, durable at once; neither is an operation.
   void peek(std::uint64_t offset_bytes, Bytes target) const;
   void poke(std::uint64_t offset_bytes, ConstBytes source);
+  // A number that differs when any byte does.
+  [[nodiscard]] std::uint64_t fingerprint() const;
 
   // ---- Holding operations ----
 
@@ -136,7 +168,9 @@ class SimulatedDevice final : public Device {
                               std::uint64_t size_bytes) REQUIRES(mutex_);
   int carry_out(IoRequest& request, bool began_alive) REQUIRES(mutex_);
   void read(const IoRequest& request) const REQUIRES(mutex_);
-  int write(const IoRequest& request) REQUIRES(mutex_);
+  int write(const IoRequest& request, const Fault* fault) REQUIRES(mutex_);
+  void begin_writes(std::span<const IoRequest> requests) REQUIRES(mutex_);
+  void end_writes(std::span<const IoRequest> requests) REQUIRES(mutex_);
   bool take_from_budget(const IoRequest& request, std::uint64_t size_bytes) REQUIRES(mutex_);
   static Pending pending_of(const IoRequest& request);
   static void apply(SparseBytes& bytes, const Pending& pending);
@@ -154,6 +188,9 @@ class SimulatedDevice final : public Device {
   SparseBytes durable_ GUARDED_BY(mutex_);
   std::vector<Pending> pending_ GUARDED_BY(mutex_);     // in order of completion
   std::uint64_t pending_start_ GUARDED_BY(mutex_) = 0;  // number of pending_[0] since the start
+  // Ranges of writes that were submitted and have not completed: no two may overlap, because a
+  // device may complete them in either order.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> under_way_ GUARDED_BY(mutex_);
   std::mt19937_64 random_ GUARDED_BY(mutex_);
 
   std::uint64_t operation_count_ GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,7 @@
 #include "tests/support/sparse_bytes.h"
 
+#include <xxh_x86dispatch.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -22,13 +24,6 @@ void for_each_page(std::uint64_t offset_bytes, std::size_t size_bytes, Visit vis
 }
 
 }  // namespace
-
-SparseBytes::SparseBytes(const SparseBytes& other) {
-  pages_.reserve(other.pages_.size());
-  for (const auto& [number, page] : other.pages_) {
-    pages_.emplace(number, std::make_unique<Page>(*page));
-  }
-}
 
 void SparseBytes::read(std::uint64_t offset_bytes, Bytes target) const {
   for_each_page(offset_bytes, target.size(),
@@ -65,9 +60,22 @@ void SparseBytes::erase(std::uint64_t offset_bytes, std::uint64_t size_bytes) {
   }
 }
 
+// A sum, because pages come in no particular order.
+std::uint64_t SparseBytes::fingerprint() const {
+  static constexpr Page kZeros{};
+  std::uint64_t sum = 0;
+  for (const auto& [number, page] : pages_)
+    if (*page != kZeros) sum += XXH3_64bits_withSeed(page->data(), page->size(), number);
+  return sum;
+}
+
 SparseBytes::Page& SparseBytes::page_at(std::uint64_t page) {
   auto& slot = pages_[page];
-  if (slot == nullptr) slot = std::make_unique<Page>();
+  if (slot == nullptr) {
+    slot = std::make_shared<Page>();
+  } else if (slot.use_count() > 1) {
+    slot = std::make_shared<Page>(*slot);
+  }
   return *slot;
 }
 

@@ -16,7 +16,7 @@ class SparseBytes {
   static constexpr std::uint64_t kPageSizeBytes = 4096;
 
   SparseBytes() = default;
-  SparseBytes(const SparseBytes& other);
+  SparseBytes(const SparseBytes&) = default;  // shares pages until one of the two writes them
   SparseBytes& operator=(const SparseBytes&) = delete;
   SparseBytes(SparseBytes&&) = default;
   SparseBytes& operator=(SparseBytes&&) = default;
@@ -27,13 +27,15 @@ class SparseBytes {
   void flip_bit(std::uint64_t offset_bytes, unsigned bit);
   // Makes the whole pages of the range zero and forgets them.
   void erase(std::uint64_t offset_bytes, std::uint64_t size_bytes);
+  // Differs when any byte does; zeros count as forgotten.
+  [[nodiscard]] std::uint64_t fingerprint() const;
   [[nodiscard]] bool has_page(std::uint64_t page) const { return pages_.contains(page); }
   [[nodiscard]] std::size_t page_count() const { return pages_.size(); }
 
  private:
   using Page = std::array<std::byte, kPageSizeBytes>;
   Page& page_at(std::uint64_t page);
-  std::unordered_map<std::uint64_t, std::unique_ptr<Page>> pages_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Page>> pages_;
 };
 
 }  // namespace kvslot::testing
