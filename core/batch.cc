@@ -100,10 +100,7 @@ Result<void> Batch::resolve(ContentChange& change, PlannedChange& planned) {
     planned.node = change.node;
     return {};
   }
-  Attributes attributes = change.attributes;
-  if (attributes.ctime_ns == 0) attributes.ctime_ns = wall_clock_ns();
-  if (attributes.mtime_ns == 0) attributes.mtime_ns = attributes.ctime_ns;
-  if (attributes.atime_ns == 0) attributes.atime_ns = attributes.mtime_ns;
+  const Attributes attributes = state_.with_times(change.attributes);
   auto place = state_.place_of(change.key, true, attributes);
   if (!place) return fail(place);
   if (place->node == NodeId::kNone) {
@@ -239,6 +236,16 @@ void Batch::quarantine_failed(PlannedChange& planned) {
     if (has_failed(window)) quarantine_window(window);
 }
 
+bool Batch::lacks_slots_to_move() const {
+  MutexLock lock(state_.mutex);
+  std::uint64_t needed = 0;
+  for (const PlannedChange& planned : planned_)
+    for (std::size_t i = 0; i < planned.windows.size(); ++i)
+      if (has_failed(planned.windows[i]))
+        needed += state_.slots_of(planned.change->writes[i].size_bytes);
+  return needed > state_.slots.free_count() && state_.slots.doomed_count() > 0;
+}
+
 bool Batch::move_elsewhere(PlannedChange& planned) {
   MutexLock lock(state_.mutex);
   for (std::size_t i = 0; i < planned.windows.size(); ++i) {
@@ -247,7 +254,9 @@ bool Batch::move_elsewhere(PlannedChange& planned) {
     quarantine_window(window);
     state_.unindexed_extents -= window.extents.size();
     const WindowWrite& write = planned.change->writes[i];
-    if (!state_.slots.take(state_.slots_of(write.size_bytes), window.runs)) {
+    state_.update_checkpoint_reserve();  // which the bad slots made larger, and nobody may take
+    const std::uint32_t needed = state_.slots_of(write.size_bytes);
+    if (needed > state_.slots.available_count() || !state_.slots.take(needed, window.runs)) {
       window.extents.clear();
       return false;
     }

@@ -68,6 +68,8 @@ class Batch {
   // How many of the changes, from the first on, the batch decided about; the others are untouched.
   [[nodiscard]] std::size_t taken_count() const { return taken_count_; }
 
+  // Whether a flush would bring back slots for extents that could not be written.
+  [[nodiscard]] bool lacks_slots_to_move() const;
   // New places for the extents of a change that could not be written; false: no space.
   [[nodiscard]] bool move_elsewhere(PlannedChange& planned);
   // Slots of windows that failed again are not given back with the others.

@@ -206,6 +206,8 @@ void BatchWriter::report(const PlannedChange& planned, const char* action) {
 // EIO: the slots are quarantined and the extents written once more in other slots. ENOSPC of a
 // thin device is no fault of the slots: the change fails.
 void BatchWriter::retry_elsewhere() {
+  // What is free was taken by the first attempt; a flush brings back what merely waits for one.
+  if (batch_.lacks_slots_to_move()) static_cast<void>(state_.volume->flush_until(UINT64_MAX));
   for (PlannedChange& planned : batch_.planned()) {
     const int error = planned.error == 0 ? error_of(planned) : 0;
     if (error == 0) continue;

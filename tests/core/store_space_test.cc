@@ -116,6 +116,24 @@ TEST_F(StoreSpaceTest, ReplacingValuesOfAFullStoreGoesOnForEver) {
   expect_sums();
 }
 
+TEST_F(StoreSpaceTest, AfterABadSlotTheSlotsThatWaitForAFlushAreThereToo) {
+  ASSERT_TRUE(put("removed", 24 * kBlockSizeBytes));
+  ASSERT_TRUE(put("ballast", (free_blocks() - 6) * kBlockSizeBytes));
+  ASSERT_TRUE(store().remove("removed"));
+  store().volume().commit({});
+  const std::uint64_t free_slots = harness_.stat("slots_free");
+  ASSERT_EQ(harness_.stat("slots_doomed"), 24U);
+  ASSERT_LE(free_slots, 16U);
+  harness_.device().add_fault({.kind = OperationKind::kWrite,
+                               .times = 2,  // with its neighbours, and alone
+                               .offset_bytes = store().volume().geometry().slots_offset_bytes});
+  EXPECT_TRUE(put("key", free_slots * kBlockSizeBytes)) << "all that is free, and all of it is bad";
+  EXPECT_EQ(harness_.stat("slots_quarantined"), free_slots);
+  EXPECT_TRUE(store().get("key"));
+  expect_sums();
+  EXPECT_TRUE(store().checkpoint()) << "its slots were left alone";
+}
+
 // There is room for some of them at a time; those that find none are told so at once.
 TEST_F(StoreSpaceTest, ThreadsAtTheEdgeOfAFullStoreMakeProgress) {
   ASSERT_TRUE(put("ballast", (free_blocks() - 60) * kBlockSizeBytes));
