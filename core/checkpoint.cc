@@ -208,7 +208,7 @@ Result<CheckpointRoot> write_durably(Volume::State& state, CheckpointWriter& wri
   // Chunks were written outside of any batch, so this flush must reach the device.
   if (auto ok = state.flush_device(); !ok) return fail(ok);
   if (auto ok = state.volume->flush_until(root->included_upto); !ok) return fail(ok);
-  root->written_ns = wall_clock_ns();
+  root->written_ns = state.now();
   return root;
 }
 

@@ -114,7 +114,7 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
   Superblock superblock;
   superblock.geometry = *geometry;
   superblock.sequence = 1;
-  superblock.formatted_ns = wall_clock_ns();
+  superblock.formatted_ns = options.clock ? options.clock() : wall_clock_ns();
   superblock.current.replay_from = {.epoch = options.seed == 0 ? random_u64() : options.seed,
                                     .offset_bytes = 0,
                                     .sequence = 1,

@@ -205,7 +205,7 @@ Result<NodeInfo> Volume::create(NodeId parent, std::string_view name, NodeKind k
   if (auto ok = check_living_directory(s.index, parent); !ok) return fail(ok);
   if (s.index.find(parent, name) != NodeId::kNone)
     return fail(Errc::kExists, "the name is taken", EEXIST);
-  const auto node = s.add_node(parent, name, kind, attributes, target);
+  const auto node = s.add_node(parent, name, kind, s.with_times(attributes), target);
   if (!node) return fail(node);
   if (hold) s.hold_locked(*node, 1);
   const NodeInfo info = s.info_of(*node);
@@ -274,7 +274,7 @@ void Volume::State::retire(NodeId node) {
   const StoredState stored = index.stored(node);
   end_shadow(node);
   index.unlink(node);
-  stamp_ctime(index, node, wall_clock_ns());
+  stamp_ctime(index, node, now());
   if (stored == StoredState::kStored) record(RemoveNode{index.object(node)});
   // A file in its first commit is removed from the stored tree by that commit's publication.
   orphans[raw(node)] = stored == StoredState::kUnstored ? 0 : next_sequence;
@@ -296,7 +296,7 @@ Result<void> Volume::remove(NodeId parent, std::string_view name, RemoveKind kin
   if (is_directory && !s.index.is_empty(node))
     return fail(Errc::kWrongKind, "the directory is not empty", ENOTEMPTY);
   s.retire(node);
-  touch_directory(s, parent, wall_clock_ns());
+  touch_directory(s, parent, s.now());
   s.counters.removes.fetch_add(1, std::memory_order_relaxed);
   lock.unlock();
   announce_records();
@@ -333,7 +333,7 @@ static void move_node(Volume::State& s, NodeId node, NodeId to, std::string_view
   const std::string kept(name);  // `name` may be the node's own
   if (s.index.is_linked(node)) s.index.unlink(node);
   s.index.link(node, to, kept, cookie);
-  stamp_ctime(s.index, node, wall_clock_ns());
+  stamp_ctime(s.index, node, s.now());
   if (s.index.stored(node) != StoredState::kStored) return;
   const std::uint64_t place = s.index.cookie(node);
   s.record(MoveNode{.object = s.index.object(node),
@@ -414,7 +414,7 @@ Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
     if (auto ok = check_replace(s.index, ends); !ok) return ok;
     replace_node(s, ends);
   }
-  const TimestampNs now = wall_clock_ns();
+  const TimestampNs now = s.now();
   touch_directory(s, from, now);
   if (to != from) touch_directory(s, to, now);
   s.update_checkpoint_reserve();

@@ -126,6 +126,11 @@ struct Volume::State {
   [[nodiscard]] Result<void> check_writable() const REQUIRES(mutex);
   void stop_writes(const char* reason) EXCLUDES(mutex);
   void note_fault(FaultRecord fault) EXCLUDES(mutex);
+  [[nodiscard]] TimestampNs now() const {
+    return options.clock ? options.clock() : wall_clock_ns();
+  }
+  // Times that were left out are those of now.
+  [[nodiscard]] Attributes with_times(Attributes attributes) const;
   // Flushes the device. A failure stops writes: what was written before it may be lost, and a
   // later flush that succeeds would not tell (core/commit.cc).
   [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);

@@ -245,9 +245,8 @@ Result<SplitKey> split_making(Volume& volume, std::string_view key) {
     const std::string_view component = at.name().substr(0, slash);
     auto next = volume.lookup(at.directory(), component, true);
     if (!next && next.error().code == Errc::kNotFound) {
-      Attributes attributes{.mode = 0755};
-      attributes.ctime_ns = attributes.mtime_ns = attributes.atime_ns = wall_clock_ns();
-      next = volume.create(at.directory(), component, NodeKind::kDirectory, attributes, {}, true);
+      next =
+          volume.create(at.directory(), component, NodeKind::kDirectory, {.mode = 0755}, {}, true);
     }
     if (!next) return fail(next);
     at.descend(next->node, at.name().substr(slash + 1));

@@ -194,8 +194,15 @@ void Volume::State::stop_writes(const char* reason) {
   recorded_drained.notify_all();
 }
 
+Attributes Volume::State::with_times(Attributes attributes) const {
+  if (attributes.ctime_ns == 0) attributes.ctime_ns = now();
+  if (attributes.mtime_ns == 0) attributes.mtime_ns = attributes.ctime_ns;
+  if (attributes.atime_ns == 0) attributes.atime_ns = attributes.mtime_ns;
+  return attributes;
+}
+
 void Volume::State::note_fault(FaultRecord fault) {
-  if (fault.time_ns == 0) fault.time_ns = wall_clock_ns();
+  if (fault.time_ns == 0) fault.time_ns = now();
   MutexLock lock(mutex);
   faults.push_back(std::move(fault));
   if (faults.size() > kFaultsKept) faults.pop_front();

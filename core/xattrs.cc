@@ -15,7 +15,7 @@ auto find_xattr(Xattrs& xattrs, std::string_view name) {
 // Stores a changed set and records it for a node that the stored tree knows.
 void replace_xattrs(Volume::State& s, NodeId node, Xattrs xattrs) REQUIRES(s.mutex) {
   Attributes attributes = s.index.attributes(node);
-  attributes.ctime_ns = wall_clock_ns();
+  attributes.ctime_ns = s.now();
   s.index.set_attributes(node, attributes);
   s.index.set_xattrs(node, xattrs);
   s.update_checkpoint_reserve();

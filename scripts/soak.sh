@@ -43,10 +43,11 @@ fuzz() {
 
 # Each part has its line here: what runs, and the variables that make it long.
 round() {
+  run "crashes" kvslot_core_tests 'Crash.*' KVSLOT_CRASH_ROUNDS=10000 KVSLOT_CRASH_SEED="$seed"0000
+  run "cuts" kvslot_core_tests 'Cuts.*:TornTail.*' KVSLOT_CUTS=1
   fuzz
   run "resources" kvslot_system_tests 'Resources*' KVSLOT_RESOURCES_OPENS=100000 \
     KVSLOT_RESOURCES_CREATES=1000000 KVSLOT_RESOURCES_LIVES=100
-  run "crashes" kvslot_core_tests 'Crash.*'
   run "kills" kvslot_system_tests '*/Kill.*' KVSLOT_KILL_ROUNDS=250 KVSLOT_KILL_SEED="$seed"
 }
 

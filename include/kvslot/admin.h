@@ -1,6 +1,7 @@
 // Making a store, and checking one without trusting the code that wrote it.
 #pragma once
 
+#include <kvslot/clock.h>
 #include <kvslot/device.h>
 #include <kvslot/error.h>
 #include <kvslot/options.h>
@@ -16,6 +17,7 @@ struct FormatOptions {
   std::string label;
   bool force = false;      // overwrite what looks like somebody's data
   std::uint64_t seed = 0;  // of the UUID; 0: from the system's random source
+  WallClock clock = {};    // of the time of format
 };
 
 // Writes an empty store.

@@ -1,6 +1,7 @@
 // Choices that a user of the library makes, with their limits.
 #pragma once
 
+#include <kvslot/clock.h>
 #include <kvslot/types.h>
 
 #include <array>
@@ -46,7 +47,8 @@ struct VolumeOptions {
   std::size_t staging_size_bytes = 0;  // of the buffer pool; 0: buffers come from the heap
   // Unflushed bytes that force a flush, so that recovery has a bounded tail to verify.
   std::uint64_t unflushed_bytes_max = 256 * kMiB;
-  std::uint64_t seed = 0;  // of UUIDs and epochs; 0: from the system's random source
+  std::uint64_t seed = 0;  // of epochs; 0: from the system's random source
+  WallClock clock = {};    // of every time that is stored
 };
 
 struct BatcherOptions {

@@ -5,52 +5,72 @@
 #include <gtest/gtest.h>
 #include <kvslot/volume.h>
 
-#include <cstdlib>
-#include <cstring>
+#include <cerrno>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/put_changes.h"
+#include "tests/support/check_report.h"
 #include "tests/support/engine.h"
-#include "tests/support/model_store.h"
+#include "tests/support/environment.h"
+#include "tests/support/traced_store.h"
 
 namespace kvslot::testing {
 namespace {
 
 constexpr std::uint64_t kDeviceSizeBytes = 16 * kMiB;  // a journal of 1 MiB, which wraps
 constexpr std::size_t kFilesMax = 40;
-constexpr const char* kBallast = "z";  // a directory that fills most of a crowded device
+constexpr const char* kBallast = "ballast";  // a directory that fills most of a crowded device
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+// What a history is like. All of it follows from the seed.
+struct Form {
+  std::uint32_t slot_size_bytes = 4096;
+  bool is_crowded = false;   // hardly any room: slots are used again at once, and puts are refused
+  bool starts_late = false;  // the journal is about to wrap
+  std::uint64_t checkpoints = 48;  // one operation of so many is one
+  bool has_faults = false;         // some transfers fail
+};
+
+Form form_of(std::mt19937_64& random) {
+  const auto one_in = [&](std::uint64_t n) { return random() % n == 0; };
+  Form form;
+  // Of 256 KiB a device has 58 slots, of 1 MiB 13: that is crowded.
+  constexpr std::uint32_t kSlotSizes[] = {4096, 4096, 4096, 16384, 65536, 262'144, 1 << 20};
+  form.slot_size_bytes = kSlotSizes[random() % std::size(kSlotSizes)];
+  form.is_crowded = one_in(form.slot_size_bytes < 65536 ? 8 : 2) || form.slot_size_bytes > 65536;
+  form.starts_late = one_in(2);
+  form.checkpoints = one_in(3) ? 5 : 48;
+  form.has_faults = one_in(4);
+  return form;
 }
 
-// A volume, the model of it, and the models after each operation since the last crash.
+// Operations that the seed chooses, and power losses between and in them.
 class History {
  public:
-  explicit History(std::uint64_t seed) : random_(seed) {
+  explicit History(std::uint64_t seed) : random_(seed), form_(form_of(random_)), store_(seed) {
     SimulatedDeviceOptions options;
     options.seed = seed;
     options.shuffles_batches = one_in(2);
-    const std::uint32_t slot_size = one_in(3) ? 16384 : 4096;
-    states_.emplace_back();
-    open(make_device(kDeviceSizeBytes, slot_size, options));
-    crowded_ = one_in(3);
-    if (crowded_) put_ballast();
+    store_.open(make_device(kDeviceSizeBytes, form_.slot_size_bytes, options));
+    store_.tolerate(
+        [this](const std::string& what, const Error& error) { return is_expected(what, error); });
+    if (form_.is_crowded) put_ballast();
+    if (form_.starts_late)
+      store_.advance_journal(store_.volume().geometry().journal_size_bytes -
+                             (1 + random(20)) * kBlockSizeBytes);
   }
 
-  [[nodiscard]] Volume& volume() { return *volume_; }
   [[nodiscard]] std::uint64_t random(std::uint64_t below) { return random_() % below; }
   [[nodiscard]] bool one_in(std::uint64_t n) { return random(n) == 0; }
-  [[nodiscard]] bool is_crashed() const { return device_->is_crashed(); }
 
-  // Operations until `count` of them are done or the device has vanished.
+  // Operations until `count` of them are done or nothing more can be written.
   void operate(std::size_t count) {
-    for (std::size_t i = 0; i < count && !is_crashed(); ++i) operate_once();
+    for (std::size_t i = 0; i < count && !store_.is_stopped(); ++i) {
+      if (form_.has_faults && one_in(8)) add_fault();
+      operate_once();
+    }
   }
-  void crash_soon() { device_->crash_after_operations(random(one_in(3) ? 400 : 60)); }
+  void crash_soon() { device().crash_after_operations(random(one_in(3) ? 400 : 60)); }
 
   // Loses power, perhaps again while recovering, and compares. False: the test has failed.
   bool crash_and_compare() {
@@ -58,82 +78,56 @@ class History {
     while (one_in(3)) {
       // Whether or not this opening went through: nothing new was acknowledged.
       survivor->crash_after_operations(random(40));
-      volume_.reset();
-      device_ = std::move(survivor);
-      if (auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), options())) {
-        volume_ = std::move(*volume);
-      } else {
-        EXPECT_TRUE(is_crashed()) << volume.error().step;
-      }
+      const auto opened = store_.try_open(std::move(survivor));
+      EXPECT_TRUE(opened || device().is_crashed()) << opened.error().step;
       survivor = lose_power();
     }
-    return open(std::move(survivor)) && compare();
+    if (one_in(10)) expect_clean(*survivor);
+    return store_.open(std::move(survivor)) && compare();
   }
 
   // Closes, opens what is durable: exactly the last state must be there.
   bool close_and_compare() {
-    const auto closed = volume_->close();
-    EXPECT_TRUE(closed) << closed.error().step;
-    durable_ = states_.size() - 1;
-    return closed && open(device_->survivor(random_(), CrashMode::kNone)) && compare();
+    device().clear_faults();
+    if (!store_.is_stopped() && !store_.close() && !form_.has_faults) return false;
+    return store_.open(device().survivor(random_(), CrashMode::kNone)) && compare();
   }
 
  private:
-  [[nodiscard]] VolumeOptions options() { return {.seed = random_() | 1}; }
-  // A crowded device has no room for some values.
-  [[nodiscard]] bool is_refused(const Result<void>& result) const {
-    return crowded_ && !result && result.error().code == Errc::kNoSpace;
-  }
-  [[nodiscard]] const ModelStore& model() const { return states_.back(); }
-
-  bool open(std::unique_ptr<SimulatedDevice> device) {
-    volume_.reset();
-    device_ = std::move(device);
-    auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), options());
-    EXPECT_TRUE(volume) << "opening what the crash left: " << volume.error().step;
-    if (!volume) return false;
-    volume_ = std::move(*volume);
-    return true;
+  [[nodiscard]] SimulatedDevice& device() { return store_.device(); }
+  [[nodiscard]] const ModelStore& model() const { return store_.model(); }
+  // On a crowded device what takes space may be refused; nothing else may.
+  [[nodiscard]] bool is_expected(const std::string& what, const Error& error) const {
+    if (form_.has_faults) return true;
+    const bool takes_space = what.starts_with("put") || what.starts_with("plac") ||
+                             what.starts_with("commit") || what.starts_with("patch") ||
+                             what.starts_with("create") || what.starts_with("mkdir") ||
+                             what.starts_with("rename");  // to a longer name
+    return form_.is_crowded && takes_space && error.code == Errc::kNoSpace;
   }
 
-  std::unique_ptr<SimulatedDevice> lose_power() {
+  std::shared_ptr<SimulatedDevice> lose_power() {
     constexpr CrashMode kModes[] = {CrashMode::kNone, CrashMode::kAll, CrashMode::kRandom,
                                     CrashMode::kRandom, CrashMode::kPrefix};
-    if (one_in(6) && !device_->is_crashed()) return device_->process_crash();
-    return device_->survivor(random_(), kModes[random(std::size(kModes))]);
+    if (one_in(6) && !device().is_crashed()) return device().process_crash();
+    return device().survivor(random_(), kModes[random(std::size(kModes))]);
   }
-
   bool compare() {
-    const auto found = ModelStore::read_from(*volume_);
-    if (!found) return false;
-    expect_slots_accounted(*volume_);
-    for (std::size_t i = states_.size(); i-- > durable_;) {
-      if (!(states_[i] == *found)) continue;
-      states_ = {*found};
-      durable_ = 0;
-      return true;
-    }
-    ADD_FAILURE() << "what came back is no state between operation " << durable_ << " ("
-                  << states_[durable_].difference(*found) << ") and " << states_.size() - 1 << " ("
-                  << states_.back().difference(*found) << ")";
-    return false;
+    expect_slots_accounted(store_.volume());
+    return store_.compare();
+  }
+  // The check calls clean whatever a crash may leave.
+  static void expect_clean(SimulatedDevice& left) {
+    EXPECT_THAT(errors_of(check(left)), ::testing::IsEmpty());
   }
 
   void put_ballast();
+  void add_fault();
   void operate_once();
   void put_some();
-  void patch();
-  void remove_one();
   void rename_one();
-  void exchange_two();
-  void make_directory();
   void replace_by_new_file();
 
-  // After an operation: the state it leads to, and whether that is durable now.
-  void record(ModelStore next, bool durable) {
-    states_.push_back(std::move(next));
-    if (durable) durable_ = states_.size() - 1;
-  }
   [[nodiscard]] std::vector<std::string> some_directories() const {
     auto directories = model().directories();
     std::erase(directories, kBallast);
@@ -151,139 +145,86 @@ class History {
     std::erase_if(files, [](const std::string& key) { return key.starts_with(kBallast); });
     return files.empty() ? std::string() : files[random(files.size())];
   }
-  // The directory and name of a key, as the volume wants them.
-  std::pair<NodeId, std::string> split(const std::string& key) {
-    const std::size_t slash = key.rfind('/');
-    if (slash == std::string::npos) return {NodeId::kRoot, key};
-    const auto directory = volume_->find(key.substr(0, slash));
-    EXPECT_TRUE(directory) << key;
-    return {directory ? directory->node : NodeId::kRoot, key.substr(slash + 1)};
-  }
-  ModelStore::Value some_value() {
+  std::size_t some_size() {
     constexpr std::size_t kSizes[] = {0, 1, 100, 4096, 5000, 30'000, 140'000};
-    return std::make_shared<const std::string>(
-        value_of(random_(), kSizes[random(std::size(kSizes))] + random(3)));
+    return kSizes[random(std::size(kSizes))] + random(3);
   }
 
   std::mt19937_64 random_;
-  std::shared_ptr<SimulatedDevice> device_;
-  std::unique_ptr<Volume> volume_;
-  std::vector<ModelStore> states_;
-  bool crowded_ = false;
-  std::size_t durable_ = 0;  // the first state that may come back
+  Form form_;
+  TracedStore store_;
 };
 
 // So much that slots are soon used again, and sometimes there are none.
 void History::put_ballast() {
-  ModelStore next = model();
+  if (form_.slot_size_bytes >= 65536) return store_.fill(4 + random(8));
   for (int i = 0; i < 6; ++i) {
-    const std::string key = std::string(kBallast) + '/' + std::to_string(i);
-    const auto value = std::make_shared<const std::string>(value_of(random_(), 2 * kMiB));
-    const auto stored = put_key(*volume_, key, *value);
-    EXPECT_TRUE(stored) << stored.error().step;
-    next.put(key, value);
+    static const auto value = std::make_shared<const std::string>(value_of(7, 2 * kMiB));
+    store_.put({{std::string(kBallast) + '/' + std::to_string(i), value}}, i == 5);
   }
-  record(std::move(next), volume_->flush().has_value());
+}
+
+// A write that fails once or twice, or leaves its front; reads that come back wrong once.
+void History::add_fault() {
+  device().clear_faults();
+  Fault fault{.kind = OperationKind::kWrite, .skip = random(6), .times = 1 + random(2)};
+  if (one_in(3)) fault.error = ENOSPC;
+  if (one_in(3)) fault.effect = WriteEffect::kTorn;
+  if (one_in(4)) fault = {.kind = OperationKind::kRead, .times = 1, .error = 0, .flips_bit = true};
+  if (one_in(20)) fault = {.kind = OperationKind::kFlush, .skip = random(3), .times = 1};
+  device().add_fault(fault);
 }
 
 void History::operate_once() {
+  if (one_in(form_.checkpoints)) return store_.checkpoint();
   const std::uint64_t kind = random(16);
   if (kind < 5) {
     put_some();
   } else if (kind < 6) {
-    patch();
-  } else if (kind < 8) {
-    remove_one();
-  } else if (kind < 10) {
-    rename_one();
+    if (const auto key = some_file(); !key.empty()) store_.patch(key, 10, one_in(3));
+  } else if (kind < 7) {
+    const std::string key = one_in(2) ? some_file() : some_key();
+    if (!key.empty() && !model().is_directory(key))
+      store_.put_in_pieces(key, 100'000 + random(100'000), one_in(3));
+  } else if (kind < 9) {
+    const auto directories = some_directories();
+    const bool of_directory = one_in(4) && !directories.empty();
+    const std::string key = of_directory ? directories[random(directories.size())] : some_file();
+    if (!key.empty() && (!of_directory || model().is_empty(key))) store_.remove(key, one_in(4));
   } else if (kind < 11) {
-    exchange_two();
+    rename_one();
   } else if (kind < 12) {
-    make_directory();
-  } else if (kind < 14) {
-    replace_by_new_file();
+    const std::string a = some_file(), b = some_file();
+    if (a != b) store_.exchange(a, b);
+  } else if (kind < 13) {
+    const std::string key = some_key();
+    if (!model().contains(key) && model().directories().size() < 8)
+      store_.make_directory(key, one_in(4));
   } else if (kind < 15) {
-    record(model(), volume_->flush().has_value());
+    replace_by_new_file();
   } else {
-    record(model(), one_in(3) && volume_->checkpoint().has_value());
+    store_.flush();
   }
 }
 
 void History::put_some() {
   ModelStore next = model();
-  std::vector<std::string> keys;
-  std::vector<ModelStore::Value> values;
+  std::vector<TracedStore::Entry> entries;
   const std::size_t count = 1 + random(one_in(4) ? 12 : 3);
   for (std::size_t i = 0; i < count; ++i) {
     std::string key = next.files().size() >= kFilesMax ? some_file() : some_key();
-    // A directory that may be missing; a put that finds no space would leave it behind.
-    if (!crowded_ && one_in(10)) key += "_in/" + some_name();
+    // A directory that may be missing; a put that fails would leave it behind.
+    if (!form_.is_crowded && !form_.has_faults && one_in(10)) key += "_in/" + some_name();
     bool possible = !key.empty() && !next.is_directory(key);
     for (std::size_t slash = key.find('/'); slash != std::string::npos;
          slash = key.find('/', slash + 1))
       possible &= !next.contains(key.substr(0, slash)) || next.is_directory(key.substr(0, slash));
+    for (const TracedStore::Entry& entry : entries) possible &= entry.key != key;
     if (!possible) continue;
-    keys.push_back(key);
-    values.push_back(some_value());
-    next.put(key, values.back());
+    entries.push_back({key, store_.new_value(some_size())});
+    next.put(key, entries.back().value);
   }
-  std::vector<ContentChange> changes;
-  for (std::size_t i = 0; i < keys.size(); ++i)
-    changes.push_back(change_for_put(*volume_, keys[i], bytes_of(*values[i])));
-  const std::uint64_t sequence = volume_->commit(changes);
-  ModelStore with_space = model();
-  bool succeeded = true;
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    if (is_refused(changes[i].result)) continue;
-    with_space.put(keys[i], values[i]);
-    succeeded &= changes[i].result.has_value();
-    EXPECT_TRUE(changes[i].result || is_crashed())
-        << keys[i] << ": " << changes[i].result.error().step;
-  }
-  // In a crash it is unknown which keys were refused before anything was written.
-  if (is_crashed()) record(std::move(next), false);
-  const bool durable = one_in(2) && volume_->flush_until(sequence) && succeeded;
-  record(std::move(with_space), durable);
-}
-
-// Rewrites the first window of a file in place, as a mounted store does.
-void History::patch() {
-  const std::string key = some_file();
-  if (key.empty()) return;
-  ModelStore next = model();
-  std::string value = next.value(key);
-  const std::size_t window = volume_->geometry().window_size_bytes();
-  const std::string front =
-      value_of(random_(), std::min(std::max<std::size_t>(value.size(), 10), window));
-  value.replace(0, front.size(), front);
-  ContentChange change;
-  change.node = volume_->find(key)->node;
-  change.size_bytes = value.size();
-  WindowWrite write{.window = 0,
-                    .size_bytes = static_cast<std::uint32_t>(front.size()),
-                    .data = Buffer::from_heap(front.size())};
-  std::memcpy(write.data.data(), front.data(), front.size());
-  change.writes.push_back(std::move(write));
-  const std::uint64_t sequence = volume_->commit({&change, 1});
-  if (is_refused(change.result) && !is_crashed()) return;
-  EXPECT_TRUE(change.result || is_crashed()) << change.result.error().step;
-  next.put(key, std::make_shared<const std::string>(value));
-  record(std::move(next), change.result && one_in(3) && volume_->flush_until(sequence));
-}
-
-void History::remove_one() {
-  const auto directories = some_directories();
-  const bool of_directory = one_in(4) && !directories.empty();
-  const std::string key = of_directory ? directories[random(directories.size())] : some_file();
-  if (key.empty() || (of_directory && !model().is_empty(key))) return;
-  const auto [parent, name] = split(key);
-  const auto removed = volume_->remove(
-      parent, name, of_directory ? RemoveKind::kDirectory : RemoveKind::kNotDirectory);
-  EXPECT_TRUE(removed || is_crashed()) << key << ": " << removed.error().step;
-  if (!removed) return;
-  ModelStore next = model();
-  next.remove(key);
-  record(std::move(next), one_in(4) && volume_->flush());
+  store_.put(entries, one_in(2));
 }
 
 void History::rename_one() {
@@ -294,74 +235,20 @@ void History::rename_one() {
   if (from.empty() || to.empty() || (to + '/').starts_with(from + '/')) return;
   if (model().contains(to) && model().is_directory(to) != of_directory) return;
   if (of_directory && model().contains(to) && !model().is_empty(to)) return;
-  const auto [from_parent, from_name] = split(from);
-  const auto [to_parent, to_name] = split(to);
-  const auto renamed =
-      volume_->rename(from_parent, from_name, to_parent, to_name, RenameMode::kReplace);
-  EXPECT_TRUE(renamed || is_crashed()) << from << " to " << to << ": " << renamed.error().step;
-  if (!renamed) return;
-  ModelStore next = model();
-  next.rename(from, to);
-  record(std::move(next), one_in(4) && volume_->flush());
-}
-
-void History::exchange_two() {
-  const std::string a = some_file(), b = some_file();
-  if (a.empty() || a == b) return;
-  const auto [a_parent, a_name] = split(a);
-  const auto [b_parent, b_name] = split(b);
-  const auto renamed = volume_->rename(a_parent, a_name, b_parent, b_name, RenameMode::kExchange);
-  EXPECT_TRUE(renamed || is_crashed()) << a << " with " << b;
-  if (!renamed) return;
-  ModelStore next = model();
-  next.exchange(a, b);
-  record(std::move(next), false);
-}
-
-void History::make_directory() {
-  const std::string key = some_key();
-  if (model().contains(key) || model().directories().size() >= 8) return;
-  const auto [parent, name] = split(key);
-  const auto made = volume_->create(parent, name, NodeKind::kDirectory, {.mode = 0755});
-  EXPECT_TRUE(made || is_crashed()) << key;
-  if (!made) return;
-  ModelStore next = model();
-  next.make_directory(key);
-  record(std::move(next), one_in(4) && volume_->flush());
+  store_.rename(from, to, one_in(4));
 }
 
 // Writes a new file beside an old one, renames it over the old one, and only then commits it: a
 // crash before the commit leaves the old value.
 void History::replace_by_new_file() {
   const std::string key = some_file();
-  if (key.empty()) return;
-  const auto [parent, name] = split(key);
-  const auto made = volume_->create(NodeId::kRoot, "new", NodeKind::kFile, {});
-  if (!made) return;
-  if (!volume_->rename(NodeId::kRoot, "new", parent, name, RenameMode::kReplace)) return;
-  if (one_in(4)) static_cast<void>(volume_->checkpoint());
-  if (one_in(4)) static_cast<void>(volume_->flush());
-  ModelStore next = model();
-  if (one_in(4)) {
-    const auto removed = volume_->remove(parent, name, RemoveKind::kNotDirectory);
-    if (!removed) return;
-    next.remove(key);
-    return record(std::move(next), false);
-  }
-  const ModelStore::Value value = some_value();
-  ContentChange change = change_for_put(*volume_, {}, bytes_of(*value));
-  change.node = made->node;
-  const std::uint64_t sequence = volume_->commit({&change, 1});
-  if (is_refused(change.result) && !is_crashed()) {
-    // The new file stays without content, and the old one behind it: gone when that is removed.
-    const auto removed = volume_->remove(parent, name, RemoveKind::kNotDirectory);
-    EXPECT_TRUE(removed || is_crashed()) << removed.error().step;
-    next.remove(key);
-    return record(std::move(next), false);
-  }
-  EXPECT_TRUE(change.result || is_crashed()) << change.result.error().step;
-  next.put(key, value);
-  record(std::move(next), change.result && one_in(3) && volume_->flush_until(sequence));
+  if (key.empty() || model().contains("new")) return;
+  const NodeId node = store_.replace_by_new_file(key);
+  if (node == NodeId::kNone) return;
+  if (one_in(4)) store_.checkpoint();
+  if (one_in(4)) store_.flush();
+  if (one_in(4)) return store_.remove_new_file(key);
+  store_.commit_new_file(key, node, store_.new_value(some_size()), one_in(3));
 }
 
 TEST(Crash, WhatComesBackIsAPrefixThatHoldsEveryAcknowledgedOperation) {

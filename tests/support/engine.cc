@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
-#include <random>
 #include <utility>
 
 #include "core/put_changes.h"
@@ -11,12 +12,14 @@
 namespace kvslot::testing {
 
 std::string value_of(std::uint64_t seed, std::size_t size_bytes) {
-  std::mt19937_64 random(seed);
   std::string value(size_bytes, '\0');
-  for (std::size_t i = 0; i < size_bytes; i += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random();
-    value.replace(i, std::min(sizeof word, size_bytes - i), reinterpret_cast<const char*>(&word),
-                  std::min(sizeof word, size_bytes - i));
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (std::size_t i = 0; i < size_bytes; i += sizeof state) {  // splitmix64: values are many
+    state += 0x9e3779b97f4a7c15;
+    std::uint64_t word = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+    word ^= word >> 31;
+    std::memcpy(value.data() + i, &word, std::min(sizeof word, size_bytes - i));
   }
   return value;
 }
@@ -30,7 +33,10 @@ std::unique_ptr<SimulatedDevice> make_device(std::uint64_t size_bytes,
   sized.size_bytes = size_bytes;
   auto device = std::make_unique<SimulatedDevice>(sized);
   const auto geometry = format_device(
-      *device, {.slot_size_bytes = slot_size_bytes, .label = "test", .seed = options.seed});
+      *device,
+      {.slot_size_bytes = slot_size_bytes, .label = "test", .seed = options.seed, .clock = [] {
+         return TimestampNs{1'000'000'000};
+       }});
   EXPECT_TRUE(geometry) << geometry.error().step;
   return device;
 }

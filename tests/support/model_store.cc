@@ -86,17 +86,23 @@ bool ModelStore::operator==(const ModelStore& other) const { return difference(o
 
 namespace {
 
-bool read_below(Volume& volume, NodeId directory, const std::string& prefix, ModelStore& model) {
+bool read_below(Volume& volume, NodeId directory, const std::string& prefix, ModelStore& model,
+                std::set<std::string>* unreadable) {
   const auto entries = volume.list(directory, 0, SIZE_MAX);
   if (!entries) return false;
   for (const DirectoryEntry& entry : *entries) {
     const std::string key = prefix + entry.name;
     if (entry.kind == NodeKind::kDirectory) {
       model.make_directory(key);
-      if (!read_below(volume, entry.node, key + '/', model)) return false;
+      if (!read_below(volume, entry.node, key + '/', model, unreadable)) return false;
       continue;
     }
     const auto view = volume.read(entry.node, 0, SIZE_MAX);
+    if (!view && unreadable != nullptr) {
+      unreadable->insert(key);
+      model.put(key, std::make_shared<const std::string>());
+      continue;
+    }
     if (!view) {
       ADD_FAILURE() << "reading " << key << ": " << view.error().step;
       return false;
@@ -108,9 +114,9 @@ bool read_below(Volume& volume, NodeId directory, const std::string& prefix, Mod
 
 }  // namespace
 
-std::optional<ModelStore> ModelStore::read_from(Volume& volume) {
+std::optional<ModelStore> ModelStore::read_from(Volume& volume, std::set<std::string>* unreadable) {
   ModelStore model;
-  if (!read_below(volume, NodeId::kRoot, {}, model)) return std::nullopt;
+  if (!read_below(volume, NodeId::kRoot, {}, model, unreadable)) return std::nullopt;
   return model;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,10 @@ class ModelStore {
   // The first difference, for people.
   [[nodiscard]] std::string difference(const ModelStore& other) const;
 
-  // What a volume holds, every value read; a failed read fails the test and gives nothing.
-  [[nodiscard]] static std::optional<ModelStore> read_from(Volume& volume);
+  // What a volume holds, every value read; a failed read fails the test and gives nothing, or adds
+  // the key to `unreadable`, whose value is then an empty one.
+  [[nodiscard]] static std::optional<ModelStore> read_from(
+      Volume& volume, std::set<std::string>* unreadable = nullptr);
 
  private:
   [[nodiscard]] std::map<std::string, Value> take(const std::string& key);
