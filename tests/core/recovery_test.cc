@@ -4,6 +4,7 @@
 #include <kvslot/volume.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/put_changes.h"
@@ -345,6 +346,117 @@ TEST_F(RecoveryFromCacheTest, SlotsThatAnUnflushedBlockFreedAreNotWrittenBeforeI
     for (const std::string& key : keys())
       if (key != "ballast") expect_value(key, 5 * kBlockSizeBytes);
     expect_slots_accounted(*volume_);
+  }
+}
+
+// ---- What a crash must not leak, repairs that are cut, and stores made over others.
+
+TEST_F(RecoveryTest, SlotsThatWerePlacedOrPromisedDuringACheckpointAreFreeAfterACrash) {
+  put_durably("a");
+  const auto file = volume_->create(NodeId::kRoot, "pieces", NodeKind::kFile, {}, {}, true);
+  ContentChange piece;
+  piece.node = file->node;
+  piece.place_only = true;
+  piece.writes.push_back({0, 100'000, Buffer::from_heap(100'000)});
+  volume_->commit({&piece, 1});
+  ASSERT_TRUE(piece.result);
+  ASSERT_TRUE(volume_->reserve_slots(500));
+  ASSERT_TRUE(volume_->checkpoint());
+  for (const CrashMode mode : {CrashMode::kNone, CrashMode::kAll}) {
+    crash(mode);
+    EXPECT_THAT(keys(), ElementsAre("a"));
+    EXPECT_EQ(stat("slots_live"), 2U);
+    expect_slots_accounted(*volume_);
+  }
+  put_durably("rest", (volume_->space().free_blocks - 8) * kBlockSizeBytes);
+}
+
+TEST_F(RecoveryTest, PowerLossWhileTheLastGoodSuperblockCopyIsRenewedLosesNothing) {
+  put_durably("a");
+  ASSERT_TRUE(volume_->close());
+  const auto offsets = superblock_offsets(device_->info().size_bytes);
+  const std::shared_ptr<SimulatedDevice> closed = device_;
+  for (std::size_t kept = 0; kept < kSuperblockCopies; ++kept) {
+    bool is_over = false;
+    for (std::uint64_t step = 0; !is_over; ++step) {
+      SCOPED_TRACE("copy " + std::to_string(kept) + ", operation " + std::to_string(step));
+      const std::shared_ptr<SimulatedDevice> device = closed->survivor(1, CrashMode::kAll);
+      for (std::size_t copy = 0; copy < kSuperblockCopies; ++copy)
+        if (copy != kept) device->flip_bit(offsets[copy] + 200, 1);
+      device->crash_after_operations(step);
+      is_over = Volume::open(std::make_unique<BorrowedDevice>(device), {}).has_value();
+      for (std::size_t subset = 0; subset < 16; ++subset) {  // of the copies being written
+        ASSERT_NO_FATAL_FAILURE(open(device->survivor([&](std::size_t write, std::size_t sector) {
+          return (subset >> (write % 4) & 1) != 0 && (sector == 0 || subset % 2 == 0);
+        })));
+        ASSERT_THAT(keys(), ElementsAre("a"));
+      }
+    }
+  }
+}
+
+// The numbers of the new store start afresh; the higher ones of the old must not win.
+TEST_F(RecoveryTest, AStoreMadeOverAnOldOneIsTheNewOne) {
+  put_durably("old");
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(volume_->checkpoint());
+  ASSERT_TRUE(volume_->close());
+  auto device = device_->survivor(1, CrashMode::kNone);
+  ASSERT_TRUE(
+      format_device(*device, {.slot_size_bytes = 4096, .label = "new", .force = true, .seed = 99}));
+  open(std::move(device));
+  EXPECT_THAT(keys(), IsEmpty());
+  put_durably("new");
+  for (const bool checkpointed : {false, true}) {
+    if (checkpointed) {
+      ASSERT_TRUE(volume_->checkpoint());
+    }
+    crash();
+    EXPECT_THAT(keys(), ElementsAre("new"));
+    expect_slots_accounted(*volume_);
+  }
+}
+
+TEST_F(RecoveryTest, AFormatThatIsCutLeavesAStoreOrNone) {
+  bool is_over = false;
+  for (std::uint64_t step = 0; !is_over; ++step) {
+    SimulatedDevice device({.size_bytes = 16 * kMiB});
+    device.crash_after_operations(step);
+    is_over =
+        format_device(device, {.slot_size_bytes = 4096, .label = "cut", .seed = 5}).has_value();
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      const auto opened = try_open(device.survivor(seed, CrashMode::kRandom));
+      if (opened) {
+        EXPECT_THAT(keys(), IsEmpty());
+        put_durably("a");
+      } else {
+        EXPECT_FALSE(is_over);
+        EXPECT_EQ(opened.error().code, Errc::kCorrupt) << opened.error().step;
+      }
+    }
+  }
+}
+
+// A put is on its way to the device when its key is removed.
+TEST_F(RecoveryTest, ARemovalDuringAPutOfItsKeyLeavesNothingOfEither) {
+  for (const bool is_new : {true, false}) {
+    open(make_device(16 * kMiB));
+    if (!is_new) put_durably("key", 9000);
+    device_->hold(OperationKind::kWrite);
+    std::thread putter([&] { static_cast<void>(put_key(*volume_, "key", "value")); });
+    device_->wait_until_held(1);
+    EXPECT_TRUE(volume_->remove(NodeId::kRoot, "key", RemoveKind::kNotDirectory));
+    device_->release();
+    putter.join();
+    EXPECT_THAT(keys(), IsEmpty());
+    ASSERT_TRUE(volume_->flush());
+    expect_slots_accounted(*volume_);
+    EXPECT_EQ(stat("slots_live"), 0U);
+    for (const CrashMode mode : {CrashMode::kAll, CrashMode::kNone}) {
+      crash(mode);
+      EXPECT_THAT(keys(), IsEmpty());
+      EXPECT_EQ(stat("slots_live"), 0U);
+      expect_slots_accounted(*volume_);
+    }
   }
 }
 
