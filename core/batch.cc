@@ -81,9 +81,11 @@ Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) {
     for (const SlotRun run : window.runs) slot_count += run.count;
   }
   state_.inflight.add({.node = planned.node,
+                       .object = planned.image.object,
                        .batch = state_.next_sequence,
                        .slots = slot_count,
                        .bytes = bytes,
+                       .waiters = change.waiters,
                        .state = InflightState::kReserved,
                        .since = std::chrono::steady_clock::now()});
   state_.hold_locked(planned.node, 1);
@@ -314,7 +316,7 @@ void Batch::publish(const BatchRecord& measured, std::uint64_t journal_bytes) {
   record.id = sequence_;
   record.records = recorded_.count;
   record.journal_bytes = static_cast<std::uint32_t>(journal_bytes);
-  state_.inflight.clear();
+  state_.inflight.publish();
   state_.published_upto = sequence_;
   state_.recorded_refused = false;
   for (PlannedChange& planned : planned_) {
@@ -378,18 +380,18 @@ void Batch::finish_placing(PlannedChange& planned) {
   for (const PlannedWindow& window : planned.windows) {
     PlacedWindow placed{.window = window.window, .extents = {}};
     for (const PlannedExtent& extent : window.extents) placed.extents.push_back(extent.extent);
+    if (!placed.extents.empty()) state_.placed[placed.extents.front().stamp] = window.runs;
     planned.change->placed.push_back(std::move(placed));
-    state_.placed.insert(window.runs.begin(), window.runs.end());
   }
 }
 
 void Batch::publish_content(PlannedChange& planned) {
   std::vector<Extent> replaced;
   std::vector<Extent> content = merged_content(planned, replaced);
-  for (const PlacedWindow& window : planned.change->placed)
-    for (const SlotRun run : state_.runs_of(window.extents)) state_.placed.erase(run);
-  for (const PlacedWindow& window : planned.change->placed)
+  for (const PlacedWindow& window : planned.change->placed) {
+    if (!window.extents.empty()) state_.placed.erase(window.extents.front().stamp);
     state_.unindexed_extents -= window.extents.size();
+  }
   for (const PlannedWindow& window : planned.windows)
     state_.unindexed_extents -= window.extents.size();
   state_.doom_extents(replaced, sequence_);

@@ -16,7 +16,7 @@ Result<void> BatchWriter::write() {
   }
   measured_.data_requests = static_cast<std::uint32_t>(stretches_.size());
   if (auto ok = encode_block(); !ok) return ok;
-  bool block_written = run(true);
+  if (auto ok = run_with_block(); !ok) return ok;
   if (any_failed()) {
     // A request that failed may have covered innocent neighbours: each extent once more, alone.
     collect(true, false);
@@ -24,22 +24,31 @@ Result<void> BatchWriter::write() {
   }
   if (any_failed()) {
     retry_elsewhere();
+    if (lost_error_ != 0) return fail(Errc::kIo, "writing values", lost_error_);
     drop_failed();
     // The block names places and changes that are no longer true: it is written again, in place.
     // Nobody was answered yet, so a crash in between loses nothing that counted.
     if (auto ok = encode_block(); !ok) return ok;
     stretches_.clear();
-    block_written = run(true);
+    if (auto ok = run_with_block(); !ok) return ok;
   }
-  if (!block_written) {
-    stretches_.clear();
-    block_written = run(true);
-  }
-  if (!block_written)
-    return fail(block_error_ == ENOSPC ? Errc::kNoSpace : Errc::kIo, "writing the journal",
-                block_error_);
   ring_.advance(block_offset_, header_);
   return {};
+}
+
+// What was collected, and the block. Without the block nothing of the batch counts: where it fails
+// it is tried once more, alone, before anything is done about values. A device that is lost is not
+// tried again, and may still use the memory.
+Result<void> BatchWriter::run_with_block() {
+  bool is_written = run(true);
+  if (!is_written && lost_error_ == 0) {
+    stretches_.clear();
+    is_written = run(true);
+  }
+  if (lost_error_ != 0) return fail(Errc::kIo, "writing the batch", lost_error_);
+  if (is_written) return {};
+  return fail(block_error_ == ENOSPC ? Errc::kNoSpace : Errc::kIo, "writing the journal",
+              block_error_);
 }
 
 // Checksums, zeroed slack, trailers.
@@ -163,7 +172,9 @@ bool BatchWriter::run(bool with_block) {
                         .error = 0});
   if (with_block) append_block_requests(requests);
   if (requests.empty()) return true;
-  state_.device->run(requests);
+  state_.run(requests);
+  for (const IoRequest& request : requests)
+    if (is_device_lost(request.error)) lost_error_ = request.error;
   state_.counters.data_requests.fetch_add(stretches_.size(), std::memory_order_relaxed);
   for (std::size_t i = 0; i < stretches_.size(); ++i)
     for (PlannedExtent* extent : stretches_[i].extents) extent->error = requests[i].error;
@@ -206,6 +217,7 @@ void BatchWriter::report(const PlannedChange& planned, const char* action) {
 // EIO: the slots are quarantined and the extents written once more in other slots. ENOSPC of a
 // thin device is no fault of the slots: the change fails.
 void BatchWriter::retry_elsewhere() {
+  if (lost_error_ != 0) return;
   // What is free was taken by the first attempt; a flush brings back what merely waits for one.
   if (batch_.lacks_slots_to_move()) static_cast<void>(state_.volume->flush_until(UINT64_MAX));
   for (PlannedChange& planned : batch_.planned()) {

@@ -40,6 +40,7 @@ class BatchWriter {
   void add(PlannedExtent& extent, bool merge);
   [[nodiscard]] Result<void> encode_block();
   void append_block_requests(std::vector<IoRequest>& requests);
+  [[nodiscard]] Result<void> run_with_block();
   // Runs what was collected, with the block when it has to be written; false: the block failed.
   [[nodiscard]] bool run(bool with_block);
   void run_data() { static_cast<void>(run(false)); }
@@ -57,6 +58,7 @@ class BatchWriter {
   std::uint64_t block_offset_ = 0;  // in the ring
   std::uint64_t block_bytes_ = 0;
   int block_error_ = 0;  // of the last attempt
+  int lost_error_ = 0;   // set: the device is lost, and nothing more is tried
   JournalHeader header_;
   std::vector<iovec> block_segments_;
 };

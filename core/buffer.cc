@@ -1,6 +1,7 @@
 // Aligned memory for transfers: the pool that staging buffers come from, and the heap behind it.
 // Used by everything that reads or writes a device.
 #include <kvslot/buffer.h>
+#include <kvslot/check.h>
 #include <sys/mman.h>
 
 #include <bit>
@@ -9,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include <kvslot/check.h>
+#include "core/loan.h"
 
 namespace kvslot {
 namespace {
@@ -68,12 +69,16 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (data_ == nullptr) return;
+  if (data_ != nullptr && !Loan::keep(*this)) give_back();
+}
+
+void Buffer::give_back() {
   if (pool_ != nullptr) {
     pool_->give_back(data_, capacity_);
   } else {
     std::free(data_);
   }
+  data_ = nullptr;
 }
 
 Buffer Buffer::from_heap(std::size_t size_bytes) {
@@ -97,8 +102,9 @@ BufferPool::BufferPool(std::size_t size_bytes)
 }
 
 BufferPool::~BufferPool() {
-  KVSLOT_CHECK(used_bytes() == 0, "buffer pool: destroyed before its buffers");
-  if (region_ != nullptr) ::munmap(region_, size_bytes_);
+  const std::size_t lent_bytes = Loan::forget(*this);
+  KVSLOT_CHECK(used_bytes() == lent_bytes, "buffer pool: destroyed before its buffers");
+  if (region_ != nullptr && lent_bytes == 0) ::munmap(region_, size_bytes_);
 }
 
 Buffer BufferPool::take(std::size_t size_bytes) {

@@ -173,7 +173,10 @@ class CheckpointWriter {
     const auto written = write_device(
         *state_.device, std::uint64_t{state_.first_block_of(run.first)} * kBlockSizeBytes, bytes);
     if (written) return true;
-    if (written.error().code != Errc::kIo || ++bad_runs_ > kBadRunsMax) return fail(written);
+    state_.stop_if_lost(written.error().os_errno);
+    if (written.error().code != Errc::kIo || is_device_lost(written.error().os_errno) ||
+        ++bad_runs_ > kBadRunsMax)
+      return fail(written);
     state_.note_fault({.time_ns = 0,
                        .operation = "checkpoint",
                        .key = {},
@@ -221,7 +224,10 @@ CheckpointInfo info_of(const CheckpointRoot& root) {
 
 Result<void> Volume::State::switch_superblock(const Superblock& next) {
   superblock.sequence = next.sequence;  // spent, even if a copy gets no further
-  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kFirst); !ok) return ok;
+  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kFirst); !ok) {
+    stop_if_lost(ok.error().os_errno);
+    return ok;
+  }
   if (auto ok = flush_device(); !ok) return ok;
   superblock = next;  // from here on a crash finds it, whatever becomes of the other copies
   if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kSecond); !ok)

@@ -160,6 +160,7 @@ class Committer {
       give_up(batch, written.error());
       return written;
     }
+    mark(InflightState::kWritten);
     BatchRecord record = writer.measured();
     record.reason = reason_;
     record.reserve_us = reserve_us;
@@ -174,14 +175,17 @@ class Committer {
   // before; after any other error nobody knows, and the store stops.
   void give_up(Batch& batch, const Error& error) {
     const bool certain = error.code == Errc::kNoSpace;
-    if (!certain) state_.stop_writes("stopped: the journal could not be written");
-    state_.note_fault({.time_ns = 0,
-                       .operation = "journal",
-                       .key = {},
-                       .slot = {},
-                       .os_errno = to_errno(error),
-                       .action = certain ? "the batch failed, its space was given back"
-                                         : "the store is read-only until it is opened again"});
+    FaultRecord fault{.time_ns = 0,
+                      .operation = "journal",
+                      .key = {},
+                      .slot = {},
+                      .os_errno = to_errno(error),
+                      .action = certain ? "the batch failed, its space was given back"
+                                        : "the store is read-only until it is opened again"};
+    if (certain)
+      state_.note_fault(std::move(fault));
+    else
+      state_.stop_writes("stopped: the journal could not be written", std::move(fault));
     batch.abandon(error, certain);
   }
 
@@ -194,7 +198,8 @@ class Committer {
     if (has_room(wanted)) return;
     MutexLock checkpoint_lock(state_.checkpoint_mutex);
     // Whoever held the mutex may have made room; and if we fail, the write will say why.
-    if (!has_room(wanted)) static_cast<void>(run_checkpoint(state_, false));
+    if (!volume_.is_read_only() && !has_room(wanted))
+      static_cast<void>(run_checkpoint(state_, false));
   }
 
   bool has_room(std::uint64_t wanted) {
@@ -263,6 +268,8 @@ std::uint64_t Volume::commit(std::span<ContentChange> changes, const char* reaso
   } else {
     std::vector<ContentChange> unique;
     std::vector<std::size_t> origin;
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      if (winner[i] != i) changes[winner[i]].waiters += changes[i].waiters;
     for (std::size_t i = 0; i < changes.size(); ++i) {
       if (winner[i] != i) continue;
       unique.push_back(std::move(changes[i]));
@@ -285,13 +292,14 @@ std::uint64_t Volume::commit(std::span<ContentChange> changes, const char* reaso
 Result<void> Volume::State::flush_device() {
   if (auto flushed = device->flush(); !flushed) {
     counters.flush_failures.fetch_add(1, std::memory_order_relaxed);
-    stop_writes("stopped: the device failed a flush, what it holds is unknown");
-    note_fault({.time_ns = 0,
-                .operation = "flush",
-                .key = {},
-                .slot = {},
-                .os_errno = to_errno(flushed.error()),
-                .action = "nobody was acknowledged; read-only until opened again"});
+    stop_if_lost(flushed.error().os_errno);
+    stop_writes("stopped: the device failed a flush, what it holds is unknown",
+                {.time_ns = 0,
+                 .operation = "flush",
+                 .key = {},
+                 .slot = {},
+                 .os_errno = to_errno(flushed.error()),
+                 .action = "nobody was acknowledged; read-only until opened again"});
     return flushed;
   }
   counters.flushes.fetch_add(1, std::memory_order_relaxed);
@@ -309,13 +317,16 @@ Result<void> Volume::flush_until(std::uint64_t block_sequence) {
     if (block_sequence != UINT64_MAX && block_sequence > s.published_upto)
       return fail(Errc::kNoSpace, "the journal had no room", ENOSPC);
     if (s.durable_upto >= block_sequence || s.durable_upto == s.published_upto) return {};
-    target = s.published_upto;
+    target = s.flushing_upto = s.published_upto;
     bytes = s.unflushed_bytes;
   }
   Stopwatch watch;
-  if (auto flushed = s.flush_device(); !flushed) return flushed;
+  const auto flushed = s.flush_device();
   const std::uint64_t flush_us = watch.lap();
   MutexLock lock(s.mutex);
+  s.flushing_upto = 0;
+  if (!flushed) return flushed;
+  s.inflight.forget_durable(target);
   for (BatchRecord& batch : s.batches)
     if (batch.id > s.durable_upto && batch.id <= target) batch.flush_us = flush_us;
   s.durable_upto = target;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 
+#include "core/reader_ticket.h"
 #include "core/state.h"
 
 namespace kvslot {
@@ -20,6 +22,7 @@ struct WantedExtent {
   std::uint32_t size_bytes = 0;
   std::uint64_t at_bytes = 0;  // within the answer
   std::byte* data = nullptr;   // of the whole extent, once its buffer exists
+  int lost_error = 0;          // set: the device is lost, and may still use the buffer
   [[nodiscard]] std::uint32_t padded_bytes() const {
     return static_cast<std::uint32_t>(round_up(extent.size_bytes, kBlockSizeBytes));
   }
@@ -144,8 +147,11 @@ class ContentReader {
                           .segments = {&segments.back(), 1},
                           .error = 0});
     }
-    if (!requests.empty()) state_.device->run(requests);
-    // What failed is read again extent by extent, in verify().
+    if (!requests.empty()) state_.run(requests);
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      if (is_device_lost(requests[i].error))
+        for (WantedExtent* wanted : transfers_[i].extents) wanted->lost_error = requests[i].error;
+    // What failed otherwise is read again extent by extent, in verify().
   }
 
   void assemble(WantedView& view) {
@@ -164,7 +170,9 @@ class ContentReader {
   }
 
   // Bytes that do not match are read once more, in case the fault was on the way.
+  // A device that is lost stopped the store and said so; its readers are counted.
   bool verify(WantedView& view, const WantedExtent& wanted) {
+    if (wanted.lost_error != 0) return give_up(view);
     if (matches(wanted)) return true;
     state_.counters.rereads.fetch_add(1, std::memory_order_relaxed);
     const iovec segment{wanted.data, wanted.padded_bytes()};
@@ -172,7 +180,8 @@ class ContentReader {
                       .offset_bytes = std::uint64_t{wanted.extent.device_block} * kBlockSizeBytes,
                       .segments = {&segment, 1},
                       .error = 0};
-    state_.device->run({&request, 1});
+    state_.run({&request, 1});
+    if (is_device_lost(request.error)) return give_up(view);
     if (request.error == 0 && matches(wanted)) return true;
     const bool is_corrupt = request.error == 0;
     if (is_corrupt) state_.counters.checksum_failures.fetch_add(1, std::memory_order_relaxed);
@@ -183,8 +192,15 @@ class ContentReader {
                        .os_errno = is_corrupt ? EIO : request.error,
                        .action = is_corrupt ? "checksum mismatch twice: EIO to the reader"
                                             : "the device failed twice: EIO to the reader"});
-    view.result = is_corrupt ? fail(Errc::kCorrupt, "the value's checksum does not match", EIO)
-                             : fail(Errc::kIo, "reading the value", request.error);
+    if (!is_corrupt) return give_up(view);
+    view.result = fail(Errc::kCorrupt, "the value's checksum does not match", EIO);
+    return false;
+  }
+
+  // Whatever the device's errno: to a reader of a file it is EIO.
+  bool give_up(WantedView& view) {
+    state_.counters.read_failures.fetch_add(1, std::memory_order_relaxed);
+    view.result = fail(Errc::kIo, "reading the value", EIO);
     return false;
   }
 
@@ -192,25 +208,12 @@ class ContentReader {
   std::vector<Transfer> transfers_;
 };
 
-std::uint64_t enter(Volume::State& state) REQUIRES(state.mutex) {
-  const std::uint64_t ticket = ++state.reader_ticket;
-  state.readers.insert(ticket);
-  return ticket;
-}
-
-void leave(Volume::State& state, std::uint64_t ticket) {
-  MutexLock lock(state.mutex);
-  state.readers.erase(ticket);
-  state.reclaim();
-  state.readers_left.notify_all();
-}
-
 }  // namespace
 
 void Volume::read_many(std::span<ReadRequest> requests) {
   State& s = *state_;
   std::vector<WantedView> views(requests.size());
-  std::uint64_t ticket = 0;
+  std::optional<ReaderTicket> ticket;
   {
     MutexLock lock(s.mutex);
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -236,10 +239,10 @@ void Volume::read_many(std::span<ReadRequest> requests) {
       want(view, s.index.extents(request.node, scratch), s.index.object(request.node),
            request.offset_bytes);
     }
-    ticket = enter(s);
+    ticket.emplace(s);
   }
   ContentReader(s).read(views);
-  leave(s, ticket);
+  ticket.reset();
   s.counters.gets.fetch_add(requests.size(), std::memory_order_relaxed);
   for (std::size_t i = 0; i < requests.size(); ++i) requests[i].result = std::move(views[i].result);
 }
@@ -251,22 +254,39 @@ Result<ReadView> Volume::read(NodeId node, std::uint64_t offset_bytes, std::size
   return std::move(request.result);
 }
 
+namespace {
+
+// Whether the window's slots are still its own: nobody named it yet, or the file's value does.
+bool is_current(const Volume::State& state, NodeId node, const PlacedWindow& window)
+    REQUIRES(state.mutex) {
+  if (window.extents.empty()) return true;
+  const Extent& first = window.extents.front();
+  if (state.placed.contains(first.stamp)) return true;
+  Extent scratch;
+  const auto extents = state.index.extents(node, scratch);
+  const auto found = std::ranges::lower_bound(extents, first.file_block, {}, &Extent::file_block);
+  return found != extents.end() && found->stamp == first.stamp;
+}
+
+}  // namespace
+
 Result<ReadView> Volume::read_placed(NodeId node, const PlacedWindow& window,
                                      std::uint32_t offset_bytes, std::uint32_t size_bytes) {
   State& s = *state_;
   WantedView view;
   view.node = node;
   view.size_bytes = size_bytes;
-  std::uint64_t ticket = 0;
+  std::optional<ReaderTicket> ticket;
   {
     MutexLock lock(s.mutex);
     if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
+    if (!is_current(s, node, window))
+      return fail(Errc::kNotFound, "the window was given up meanwhile", ESTALE);
     want(view, window.extents, s.index.object(node),
          std::uint64_t{window.window} * s.geometry.window_size_bytes() + offset_bytes);
-    ticket = enter(s);
+    ticket.emplace(s);
   }
   ContentReader(s).read({&view, 1});
-  leave(s, ticket);
   return std::move(view.result);
 }
 
@@ -274,7 +294,7 @@ void Volume::discard_placed(std::span<const PlacedWindow> windows) {
   State& s = *state_;
   MutexLock lock(s.mutex);
   for (const PlacedWindow& window : windows) {
-    for (const SlotRun run : s.runs_of(window.extents)) s.placed.erase(run);
+    if (!window.extents.empty()) s.placed.erase(window.extents.front().stamp);
     s.unindexed_extents -= window.extents.size();
     s.doom_extents(window.extents, 0);  // no record ever named them
   }

@@ -68,16 +68,24 @@ class StateInspector : public Inspector {
     const auto now = std::chrono::steady_clock::now();
     MutexLock lock(state_.mutex);
     std::vector<InflightRecord> records;
-    for (const InflightTable::Entry& entry : state_.inflight.entries()) {
+    const auto add = [&](const InflightTable::Entry& entry, InflightState state) {
+      state_.mutex.assert_held();
       const auto age = std::chrono::duration_cast<std::chrono::microseconds>(now - entry.since);
       records.push_back({.key = state_.index.path(entry.node),
+                         .node = entry.node,
                          .batch = entry.batch,
                          .slots = entry.slots,
                          .bytes = entry.bytes,
-                         .state = entry.state,
+                         .state = state,
                          .age_us = static_cast<std::uint64_t>(age.count()),
-                         .waiters = 1});
+                         .waiters = entry.waiters});
+    };
+    for (const InflightTable::Entry& entry : state_.inflight.published()) {
+      const bool is_there =
+          state_.index.is_valid(entry.node) && state_.index.object(entry.node) == entry.object;
+      if (is_there && entry.batch <= state_.flushing_upto) add(entry, InflightState::kFlushing);
     }
+    for (const InflightTable::Entry& entry : state_.inflight.entries()) add(entry, entry.state);
     return records;
   }
 
@@ -87,6 +95,17 @@ class StateInspector : public Inspector {
   }
 
   void report_fault(FaultRecord fault) override { state_.note_fault(std::move(fault)); }
+
+  void on_stopped(std::function<void(const FaultRecord& fault)> callback) override {
+    std::optional<FaultRecord> stopped;
+    {
+      MutexLock lock(state_.mutex);
+      for (const FaultRecord& fault : state_.faults)
+        if (fault.is_lasting) stopped = fault;
+      state_.on_stopped = callback;
+    }
+    if (stopped && callback) callback(*stopped);
+  }
 
   JournalInfo journal() const override {
     MutexLock lock(state_.mutex);
@@ -235,8 +254,8 @@ class StateInspector : public Inspector {
     for (const auto* runs : {&state_.checkpoint_runs, &state_.previous_runs})
       for (const SlotRun run : *runs)
         paint(stretch, first, run, {.state = SlotState::kLive, .owner = kOwnerCheckpoint});
-    for (const SlotRun run : state_.placed)
-      paint(stretch, first, run, {.state = SlotState::kWriting});
+    for (const auto& [stamp, runs] : state_.placed)
+      for (const SlotRun run : runs) paint(stretch, first, run, {.state = SlotState::kWriting});
   }
 
   void paint_nodes(std::vector<Painted>& stretch, std::uint32_t first, std::uint32_t from,
@@ -373,6 +392,13 @@ class StateInspector : public Inspector {
     counter("write_failures", "extents that could not be written", get(c.write_failures));
     counter("rewrites", "puts written again elsewhere", get(c.rewrites));
     counter("checksum_failures", "reads whose bytes did not match twice", get(c.checksum_failures));
+    counter("read_failures", "reads of values that the device failed", get(c.read_failures));
+    counter("scrubs", "passes of the scrub that began", get(c.scrubs));
+    counter("scrubbed_extents", "pieces of values that the scrub verified",
+            get(c.scrubbed_extents));
+    counter("scrubbed_bytes", "bytes of them", get(c.scrubbed_bytes));
+    counter("scrub_corrupt", "pieces that the scrub found damaged", get(c.scrub_corrupt));
+    counter("scrub_unreadable", "pieces that the scrub could not read", get(c.scrub_unreadable));
     counter("rereads", "reads repeated after a mismatch", get(c.rereads));
     counter("no_space", "requests refused for lack of space", get(c.no_space));
   }
@@ -391,6 +417,8 @@ class StateInspector : public Inspector {
     all.push_back({"queue_depth", "requests under way", d.queue_depth, false});
     all.push_back(
         {"queue_depth_max", "most requests under way since open", d.queue_depth_max, false});
+    all.push_back({"device_timeouts", "calls of the device given up", d.timeouts, true});
+    all.push_back({"device_overdue", "of them, those it still holds", d.overdue, false});
     all.push_back({"staging_bytes", "staging memory in use", state_.pool.used_bytes(), false});
     all.push_back({"staging_bytes_max", "most staging memory in use since open",
                    state_.pool.used_bytes_max(), false});

@@ -157,8 +157,10 @@ class Recovery {
       };
       if (holds()) continue;
       // Once more, alone: a fault on the way must not cost what was acknowledged.
-      requests[i].error = 0;
-      state_.device->run({&requests[i], 1});
+      if (!is_device_lost(requests[i].error)) {
+        requests[i].error = 0;
+        state_.device->run({&requests[i], 1});
+      }
       if (requests[i].error != 0)
         return fail(Errc::kIo, "reading a value of the last batches", requests[i].error);
       if (!holds() && (failed == 0 || tail.sequence < failed)) failed = tail.sequence;

@@ -10,22 +10,23 @@
 #pragma once
 
 #include <kvslot/buffer.h>
+#include <kvslot/check.h>
 #include <kvslot/clock.h>
 #include <kvslot/device.h>
 #include <kvslot/mutex.h>
 #include <kvslot/volume.h>
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <kvslot/check.h>
+#include "core/counters.h"
 #include "core/index.h"
 #include "core/inflight_table.h"
 #include "core/journal.h"
@@ -47,15 +48,6 @@ struct RecordedChanges {
   std::set<NodeId>
       touched;  // directories whose times changed: one record each, when a block is made
   [[nodiscard]] std::uint64_t size_bytes() const { return bytes.size() + touched.size() * 64; }
-};
-
-// Numbers that only ever grow. Written with relaxed order; read for people.
-struct Counters {
-  std::atomic<std::uint64_t> puts{0}, gets{0}, removes{0}, renames{0}, batches{0}, batched_keys{0};
-  std::atomic<std::uint64_t> value_bytes_written{0}, value_bytes_read{0}, journal_bytes{0};
-  std::atomic<std::uint64_t> flushes{0}, flush_failures{0}, checkpoints{0}, checkpoint_bytes{0};
-  std::atomic<std::uint64_t> write_failures{0}, rewrites{0}, checksum_failures{0}, rereads{0};
-  std::atomic<std::uint64_t> no_space{0}, commit_locks{0}, data_requests{0}, merged_writes{0};
 };
 
 struct Volume::State {
@@ -84,14 +76,15 @@ struct Volume::State {
   std::uint64_t next_sequence GUARDED_BY(mutex) = 1;   // of the next block to be reserved
   std::uint64_t published_upto GUARDED_BY(mutex) = 0;  // blocks written and visible
   std::uint64_t durable_upto GUARDED_BY(mutex) = 0;    // blocks and values flushed
+  std::uint64_t flushing_upto GUARDED_BY(mutex) = 0;   // of the flush under way
   std::uint64_t unflushed_bytes GUARDED_BY(mutex) = 0;
   tsl::robin_map<std::uint32_t, std::uint64_t> holds GUARDED_BY(mutex);
   // Unlinked nodes that are held: the block that removes them from the stored tree.
   tsl::robin_map<std::uint32_t, std::uint64_t> orphans GUARDED_BY(mutex);
   // Unstored file -> the stored node whose name it took; see "Shadows" in core/names.cc.
   tsl::robin_map<std::uint32_t, NodeId> shadows GUARDED_BY(mutex);
-  // Placed windows that no value names yet: slots by first slot. For inspection only.
-  std::set<SlotRun> placed GUARDED_BY(mutex);
+  // Slots of placed windows that no value names yet, by the stamp of the window's first extent.
+  std::map<std::uint64_t, std::vector<SlotRun>> placed GUARDED_BY(mutex);
   // Extents of batches under way and of placed windows: the next checkpoint must have room for
   // them.
   std::uint64_t unindexed_extents GUARDED_BY(mutex) = 0;
@@ -104,6 +97,7 @@ struct Volume::State {
   std::deque<BatchRecord> batches GUARDED_BY(mutex);
   std::deque<FaultRecord> faults GUARDED_BY(mutex);
   std::function<void()> on_recorded GUARDED_BY(mutex);
+  std::function<void(const FaultRecord&)> on_stopped GUARDED_BY(mutex);
   Condition recorded_drained;                       // a batch took them, or was refused
   bool recorded_refused GUARDED_BY(mutex) = false;  // the last block had no room
   Condition readers_left;                           // a read ended
@@ -124,13 +118,18 @@ struct Volume::State {
 
   // --- Helpers of several parts (core/volume.cc unless noted).
   [[nodiscard]] Result<void> check_writable() const REQUIRES(mutex);
-  void stop_writes(const char* reason) EXCLUDES(mutex);
+  // Until the store is opened again. Only the first cause is noted, and kept among the faults.
+  void stop_writes(const char* reason, FaultRecord fault) EXCLUDES(mutex);
+  // The same where the error is the whole device's.
+  void stop_if_lost(int os_errno) EXCLUDES(mutex);
   void note_fault(FaultRecord fault) EXCLUDES(mutex);
   [[nodiscard]] TimestampNs now() const {
     return options.clock ? options.clock() : wall_clock_ns();
   }
   // Times that were left out are those of now.
   [[nodiscard]] Attributes with_times(Attributes attributes) const;
+  // Device::run; a device that is lost stops writes.
+  void run(std::span<IoRequest> requests) EXCLUDES(mutex);
   // Flushes the device. A failure stops writes: what was written before it may be lost, and a
   // later flush that succeeds would not tell (core/commit.cc).
   [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);

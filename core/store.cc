@@ -190,8 +190,10 @@ std::vector<bool> Store::exists_inflight_many(std::span<const std::string_view> 
   const auto inflight = volume_->inspector().inflight();
   std::vector<bool> found;
   for (const std::string_view key : keys)
-    found.push_back(std::any_of(inflight.begin(), inflight.end(),
-                                [&](const InflightRecord& record) { return record.key == key; }));
+    found.push_back(
+        std::any_of(inflight.begin(), inflight.end(), [&](const InflightRecord& record) {
+          return record.key == key && record.state != InflightState::kFlushing;
+        }));
   return found;
 }
 

@@ -33,6 +33,7 @@ CopyScan scan_copies(Device& device) {
         !scan.any_error || rank(copy.error().code) > rank(scan.first_error.code);
     if (tells_more) scan.first_error = copy.error();
     scan.any_error = true;
+    if (is_device_lost(scan.first_error.os_errno)) break;  // and it may still use the block
   }
   return scan;
 }

@@ -188,10 +188,37 @@ Result<void> Volume::State::check_writable() const {
   return {};
 }
 
-void Volume::State::stop_writes(const char* reason) {
-  MutexLock lock(mutex);
-  if (read_only_reason == nullptr) read_only_reason = reason;
-  recorded_drained.notify_all();
+void Volume::State::stop_writes(const char* reason, FaultRecord fault) {
+  fault.is_lasting = true;
+  std::function<void(const FaultRecord&)> callback;
+  {
+    MutexLock lock(mutex);
+    if (read_only_reason != nullptr) return;
+    read_only_reason = reason;
+    recorded_drained.notify_all();
+    callback = on_stopped;
+  }
+  note_fault(fault);
+  if (callback) callback(fault);
+}
+
+void Volume::State::stop_if_lost(int os_errno) {
+  if (!is_device_lost(os_errno)) return;
+  const bool is_silent = os_errno == ETIMEDOUT;
+  stop_writes(
+      is_silent ? "stopped: the device did not answer in time" : "stopped: the device is gone",
+      {.time_ns = 0,
+       .operation = "device",
+       .key = {},
+       .slot = {},
+       .os_errno = os_errno,
+       .action = is_silent ? "no answer in time: read-only until opened again; reads are tried"
+                           : "gone: read-only until opened again; what was synced is there"});
+}
+
+void Volume::State::run(std::span<IoRequest> requests) {
+  device->run(requests);
+  for (const IoRequest& request : requests) stop_if_lost(request.error);
 }
 
 Attributes Volume::State::with_times(Attributes attributes) const {
@@ -205,7 +232,8 @@ void Volume::State::note_fault(FaultRecord fault) {
   if (fault.time_ns == 0) fault.time_ns = now();
   MutexLock lock(mutex);
   faults.push_back(std::move(fault));
-  if (faults.size() > kFaultsKept) faults.pop_front();
+  if (faults.size() > kFaultsKept)
+    faults.erase(std::ranges::find(faults, false, &FaultRecord::is_lasting));
 }
 
 void Volume::State::record(const Record& change) {

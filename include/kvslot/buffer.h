@@ -1,5 +1,6 @@
 // Aligned memory for transfers. A Buffer is a power-of-two piece of a BufferPool, or of the heap
-// where the pool is used up; it returns to where it came from when destroyed.
+// where the pool is used up; it returns to where it came from when destroyed, or later, where a
+// device that was given up still uses it.
 #pragma once
 
 #include <kvslot/mutex.h>
@@ -14,6 +15,7 @@
 namespace kvslot {
 
 class BufferPool;
+class Loan;  // core/loan.h: of memory that a device has not let go of
 
 // Threads: one thread at a time. Moved-from and default buffers are empty.
 class Buffer {
@@ -34,6 +36,8 @@ class Buffer {
 
  private:
   friend class BufferPool;
+  friend class Loan;
+  void give_back();
   Buffer(BufferPool* pool, std::byte* data, std::size_t capacity)
       : pool_(pool), data_(data), capacity_(capacity) {}
   BufferPool* pool_ = nullptr;  // null: from the heap

@@ -7,6 +7,7 @@
 #include <kvslot/types.h>
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -49,7 +50,15 @@ struct DeviceCounters {
   std::uint64_t short_transfers = 0;
   std::uint64_t queue_depth = 0;      // requests under way now
   std::uint64_t queue_depth_max = 0;  // the most since open
+  std::uint64_t timeouts = 0;         // calls that were given up (kvslot/watched_device.h)
+  std::uint64_t overdue = 0;          // of them, those that the device still holds
 };
+
+// Whether the error is the whole device's: it does not answer, or is not there any more. Trying
+// again, or elsewhere on it, is in vain.
+[[nodiscard]] inline bool is_device_lost(int os_errno) {
+  return os_errno == ETIMEDOUT || os_errno == ENODEV || os_errno == ENXIO;
+}
 
 // Threads: every call is thread-safe. Destruction waits for nothing: no call may be under way.
 class Device {

@@ -7,6 +7,7 @@
 #include <kvslot/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,17 +36,20 @@ struct BatchRecord {
   std::uint32_t failures = 0;
 };
 
+// A put is written once the device took it, and in flight until readers see it. It is listed again
+// while a flush is under way that makes it durable.
 enum class InflightState : std::uint8_t { kReserved, kSubmitted, kWritten, kFlushing };
 [[nodiscard]] const char* to_string(InflightState state);
 
 struct InflightRecord {
   std::string key;
+  NodeId node = NodeId::kNone;
   std::uint64_t batch = 0;
   std::uint32_t slots = 0;
   std::uint64_t bytes = 0;
   InflightState state = InflightState::kReserved;
   std::uint64_t age_us = 0;
-  std::uint32_t waiters = 0;
+  std::uint32_t waiters = 0;  // callers of the engine that wait for it
 };
 
 enum class SlotState : std::uint8_t { kFree, kReserved, kWriting, kLive, kDoomed, kQuarantined };
@@ -97,7 +101,8 @@ struct FaultRecord {
   std::string key;
   std::optional<SlotId> slot;
   int os_errno = 0;
-  std::string action;  // what was done about it
+  std::string action;       // what was done about it
+  bool is_lasting = false;  // listed however many come after it
 };
 
 // Threads: thread-safe.
@@ -109,6 +114,8 @@ class Inspector {
   virtual std::vector<InflightRecord> inflight() const = 0;
   virtual std::vector<FaultRecord> faults() const = 0;  // oldest first, at most 256
   virtual void report_fault(FaultRecord fault) = 0;
+  // Called once (from any thread, under no lock) when a fault stops writes; at once if one did.
+  virtual void on_stopped(std::function<void(const FaultRecord& fault)> callback) = 0;
   virtual JournalInfo journal() const = 0;
 
   // Files (not directories) from node number `cursor` on, at most count_max; advances the cursor.

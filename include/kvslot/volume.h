@@ -76,6 +76,7 @@ struct ContentChange {
   std::vector<WindowWrite> writes;
   std::vector<PlacedWindow> placed;
   std::uint32_t reserved_slots = 0;  // taken before with reserve_slots, given back by the commit
+  std::uint32_t waiters = 1;         // callers that wait for the outcome; shown by the inspector
 
   // Instead of publishing, writes the windows and moves them from `writes` to `placed`: how a
   // value larger than memory reaches the device before its commit point.
@@ -165,7 +166,7 @@ class Volume {
     Result<ReadView> result;
   };
   void read_many(std::span<ReadRequest> requests);
-  // The same for a window that was placed and not committed yet.
+  // The same for a window that was placed; kNotFound where it was given up or replaced since.
   Result<ReadView> read_placed(NodeId node, const PlacedWindow& window, std::uint32_t offset_bytes,
                                std::uint32_t size_bytes);
   // Gives back the slots of placed windows that will never be committed.
@@ -208,6 +209,7 @@ class Volume {
   [[nodiscard]] Inspector& inspector();
 
  private:
+  friend class Scrub;  // kvslot/scrub.h
   explicit Volume(std::unique_ptr<State> state);
   // Back-pressure: waits, letting go of the lock meanwhile, until what is recorded fits the next
   // block; then whether anything may be recorded. Called with the state lock held.
