@@ -19,6 +19,7 @@ namespace {
 using Parsed = std::expected<void, std::string>;
 
 constexpr std::uint32_t kCommitSecondsMax = 3600;
+constexpr std::uint32_t kScrubMibPerSecondMax = 1 << 20;
 constexpr std::uint64_t kStagingBytesMin = 8 << 20;
 constexpr std::uint64_t kStagingBytesMax = std::uint64_t{64} << 30;
 
@@ -101,6 +102,14 @@ Parsed parse_valued(std::string_view name, std::string_view value, MountOptions&
     auto parsed = parse_number<std::uint32_t>(name, value, 10, kCommitSecondsMax);
     if (parsed && *parsed == 0) parsed = 1;
     return set_number(parsed, options.commit_seconds);
+  }
+  if (name == "deadline") {
+    return set_number(parse_number<std::uint32_t>(name, value, 10, kDeadlineSecondsMax),
+                      options.deadline_seconds);
+  }
+  if (name == "scrub_rate") {
+    return set_number(parse_number<std::uint32_t>(name, value, 10, kScrubMibPerSecondMax),
+                      options.scrub_mib_per_second);
   }
   if (name == "control") {
     return parse_choice<ControlDirectory, 3>(name, value,

@@ -16,6 +16,8 @@ enum class TransportChoice : std::uint8_t { kAuto, kUring, kDev };
 enum class ControlDirectory : std::uint8_t { kHidden, kVisible, kNone };  // `.kvslot`
 enum class ReaddirPlus : std::uint8_t { kAuto, kYes, kNo };
 
+inline constexpr std::uint32_t kDeadlineSecondsMax = 86'400;
+
 struct MountOptions {
   std::string device_path;
   std::string mount_point;
@@ -31,8 +33,10 @@ struct MountOptions {
   ReaddirPlus readdirplus = ReaddirPlus::kAuto;
   std::uint64_t staging_bytes = 256 << 20;
   EngineChoice engine = EngineChoice::kAuto;
-  std::string kernel_options;  // generic ones for mount(2): "nosuid,nodev,noatime"
-  std::string text;            // all of it, as shown in `config`
+  std::uint32_t deadline_seconds = 30;      // for the device to answer; 0: for ever
+  std::uint32_t scrub_mib_per_second = 64;  // 0: as fast as the device reads
+  std::string kernel_options;               // generic ones for mount(2): "nosuid,nodev,noatime"
+  std::string text;                         // all of it, as shown in `config`
 };
 
 // Parses a comma-separated list such as "ro,commit=5,allow_other" into `options`.

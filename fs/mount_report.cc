@@ -35,6 +35,8 @@ ConfigLines config_lines(const MountOptions& options, const Transport& transport
           {"libfuse_version", fuse_pkgversion()},
           {"durability", options.sync ? "sync" : "write-behind"},
           {"commit_seconds", fmt::format("{}", options.commit_seconds)},
+          {"deadline_seconds", fmt::format("{}", options.deadline_seconds)},
+          {"scrub_mib_per_second", fmt::format("{}", options.scrub_mib_per_second)},
           {"control_directory", word_for(options.control)},
           {"request_size_bytes_max", fmt::format("{}", kRequestBytesMax)}};
 }
@@ -85,6 +87,7 @@ LiveNodeInfo live_node(Filesystem& filesystem, NodeId node) {
     MutexLock lock(file->mutex);
     info.open_handles = file->handles;
     info.dirty_bytes = file->content.buffered_bytes();
+    info.waiters = file->waiting_now.size();
   }
   return info;
 }

@@ -16,23 +16,22 @@ namespace {
 
 class ControlHandle : public PseudoHandle {
  public:
-  ControlHandle(ControlRunner& runner, ControlAction action)
-      : runner_(runner), action_(action), text_(runner.text(action)) {}
+  ControlHandle(std::string text, std::function<Result<void>(std::string_view)> act)
+      : text_(std::move(text)), act_(std::move(act)) {}
 
   Result<std::string> read(std::uint64_t offset_bytes, std::size_t size_bytes) override {
     return offset_bytes >= text_.size() ? std::string() : text_.substr(offset_bytes, size_bytes);
   }
 
   Result<std::size_t> write(std::string_view bytes) override {
-    if (bytes != "1" && bytes != "1\n") return fail(Errc::kInvalid, "control file: write 1 to run");
-    runner_.request(action_);
+    const std::string_view word = bytes.substr(0, bytes.size() - (bytes.ends_with('\n') ? 1 : 0));
+    if (auto done = act_(word); !done) return fail(done);
     return bytes.size();
   }
 
  private:
-  ControlRunner& runner_;
-  const ControlAction action_;
   const std::string text_;
+  const std::function<Result<void>(std::string_view)> act_;
 };
 
 }  // namespace
@@ -108,8 +107,17 @@ void ControlRunner::run_one(std::size_t index) {
   if (!result) job.error = result.error();
 }
 
+std::unique_ptr<PseudoHandle> open_control(std::string text,
+                                           std::function<Result<void>(std::string_view word)> act) {
+  return std::make_unique<ControlHandle>(std::move(text), std::move(act));
+}
+
 std::unique_ptr<PseudoHandle> open_control(ControlRunner& runner, ControlAction action) {
-  return std::make_unique<ControlHandle>(runner, action);
+  return open_control(runner.text(action), [&runner, action](std::string_view word) {
+    if (word != "1") return Result<void>(fail(Errc::kInvalid, "control file: write 1 to run"));
+    runner.request(action);
+    return Result<void>();
+  });
 }
 
 }  // namespace kvslot

@@ -1,4 +1,4 @@
-// Work that a write to a control file starts: `checkpoint` and `flush`.
+// Control files: what a write to one of them does. `checkpoint` and `flush` run here.
 // Called by fs/pseudo_tree.
 #pragma once
 
@@ -7,8 +7,10 @@
 #include <kvslot/volume.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "fs/pseudo_tree.h"
@@ -57,7 +59,10 @@ class ControlRunner {
   std::thread thread_ GUARDED_BY(mutex_);
 };
 
-// A control file: reads its runner's text as it was at open, writes requests.
+// A control file: reads the text as it was at open; a write gives its one word to `act`.
+std::unique_ptr<PseudoHandle> open_control(std::string text,
+                                           std::function<Result<void>(std::string_view word)> act);
+// The same for a file that runs an action when 1 is written.
 std::unique_ptr<PseudoHandle> open_control(ControlRunner& runner, ControlAction action);
 
 }  // namespace kvslot

@@ -91,12 +91,13 @@ const char* to_string(SlotCheck check) {
 
 }  // namespace
 
-std::string render_inflight(const Inspector& inspector) {
+std::string render_inflight(const Inspector& inspector,
+                            const std::function<LiveNodeInfo(NodeId)>& live_node) {
   std::string text = "#key\tbatch\tslots\tbytes\tstate\tage_us\twaiters\n";
   for (const InflightRecord& record : inspector.inflight()) {
     text += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\n", one_line(record.key), record.batch,
                         record.slots, record.bytes, to_string(record.state), record.age_us,
-                        record.waiters);
+                        record.waiters + (live_node ? live_node(record.node).waiters : 0));
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #include <kvslot/types.h>
 #include <kvslot/volume.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@
 
 namespace kvslot {
 
-[[nodiscard]] std::string render_inflight(const Inspector& inspector);
+// `live_node`, where there is one, tells the requests that wait for a put.
+[[nodiscard]] std::string render_inflight(const Inspector& inspector,
+                                          const std::function<LiveNodeInfo(NodeId)>& live_node);
 [[nodiscard]] std::string render_batches(const Inspector& inspector);
 [[nodiscard]] std::string render_errors(const Inspector& inspector);
 [[nodiscard]] std::string render_journal(const Inspector& inspector);

@@ -5,14 +5,18 @@
 // Node numbers: kPseudoNodeFirst, a tag from bit 41 on, and 32 bits that say which one.
 #include "fs/pseudo_tree.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <utility>
 
+#include "fs/mount_options.h"
 #include "fs/pseudo_control.h"
 #include "fs/pseudo_handles.h"
 #include "fs/pseudo_render.h"
+#include "fs/pseudo_scrub.h"
 
 namespace kvslot {
 namespace {
@@ -26,19 +30,21 @@ enum class Fixed : std::uint8_t {
   kBatches,
   kCheckpoint,
   kConfig,
+  kDeadline,
   kErrors,
   kFlush,
   kIndex,
   kInflight,
   kJournal,
   kKeys,
+  kScrub,
   kSlotDirectory,
   kSlots,
   kStats,
 };
-constexpr std::array<std::string_view, 12> kFixedNames = {
-    "batches",  "checkpoint", "config", "errors", "flush", "index",
-    "inflight", "journal",    "key",    "slot",   "slots", "stats"};
+constexpr std::array<std::string_view, 14> kFixedNames = {
+    "batches",  "checkpoint", "config", "deadline", "errors", "flush", "index",
+    "inflight", "journal",    "key",    "scrub",    "slot",   "slots", "stats"};
 
 constexpr std::uint64_t node_number(Tag tag, std::uint32_t low) {
   return kPseudoNodeFirst | (std::uint64_t{std::to_underlying(tag)} << kTagShift) | low;
@@ -95,7 +101,10 @@ Result<Place> place_of(std::uint64_t node) {
 }
 
 bool is_directory(Fixed fixed) { return fixed == Fixed::kKeys || fixed == Fixed::kSlotDirectory; }
-bool is_control(Fixed fixed) { return fixed == Fixed::kCheckpoint || fixed == Fixed::kFlush; }
+bool is_control(Fixed fixed) {
+  return fixed == Fixed::kCheckpoint || fixed == Fixed::kDeadline || fixed == Fixed::kFlush ||
+         fixed == Fixed::kScrub;
+}
 bool is_unbounded(Fixed fixed) { return fixed == Fixed::kIndex || fixed == Fixed::kSlots; }
 
 ControlAction action_of(Fixed fixed) {
@@ -122,13 +131,17 @@ Result<SlotId> parse_slot(std::string_view name, std::uint32_t slot_count) {
 
 struct PseudoTree::State {
   State(Volume& the_volume, PseudoTreeHooks the_hooks)
-      : volume(the_volume), hooks(std::move(the_hooks)), runner(the_volume) {}
+      : volume(the_volume),
+        hooks(std::move(the_hooks)),
+        runner(the_volume),
+        scrub(the_volume, hooks.scrub_bytes_per_second) {}
 
   [[nodiscard]] LiveNodeInfo live(NodeId node) const {
     return hooks.live_node ? hooks.live_node(node) : LiveNodeInfo{};
   }
   [[nodiscard]] Result<NodeInfo> linked_node(NodeId node) const;
   [[nodiscard]] std::string render(Fixed fixed);
+  [[nodiscard]] std::unique_ptr<PseudoHandle> open_control_file(Fixed fixed);
   [[nodiscard]] Result<std::string> render_key_of(NodeId node);
   [[nodiscard]] Result<std::string> render_bounded(const Place& place);
   [[nodiscard]] Result<PseudoNode> describe(std::uint64_t node, const Place& place);
@@ -141,6 +154,7 @@ struct PseudoTree::State {
   const PseudoTreeHooks hooks;
   const std::shared_ptr<SnapshotSizes> sizes = std::make_shared<SnapshotSizes>();
   ControlRunner runner;
+  ScrubRunner scrub;
 };
 
 // A node number is reused once its node is gone, so a number that was looked up may name nothing.
@@ -160,7 +174,7 @@ std::string PseudoTree::State::render(Fixed fixed) {
     case Fixed::kErrors:
       return render_errors(inspector);
     case Fixed::kInflight:
-      return render_inflight(inspector);
+      return render_inflight(inspector, hooks.live_node);
     case Fixed::kJournal:
       return render_journal(inspector);
     case Fixed::kStats:
@@ -168,6 +182,10 @@ std::string PseudoTree::State::render(Fixed fixed) {
     case Fixed::kCheckpoint:
     case Fixed::kFlush:
       return runner.text(action_of(fixed));
+    case Fixed::kDeadline:
+      return fmt::format("#seconds\n{}\n", hooks.deadline_seconds ? hooks.deadline_seconds() : 0);
+    case Fixed::kScrub:
+      return scrub.text();
     case Fixed::kIndex:
     case Fixed::kSlots:
     case Fixed::kKeys:
@@ -175,6 +193,29 @@ std::string PseudoTree::State::render(Fixed fixed) {
       break;
   }
   return {};
+}
+
+std::unique_ptr<PseudoHandle> PseudoTree::State::open_control_file(Fixed fixed) {
+  if (fixed == Fixed::kScrub) {
+    return open_control(render(fixed), [this](std::string_view word) -> Result<void> {
+      if (word == "1") return scrub.start();
+      if (word != "0") return fail(Errc::kInvalid, "scrub: write 1 to run, 0 to stop");
+      scrub.stop();
+      return {};
+    });
+  }
+  if (fixed == Fixed::kDeadline) {
+    return open_control(render(fixed), [this](std::string_view word) -> Result<void> {
+      std::uint32_t seconds = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
+      const bool is_number = error == std::errc{} && end == word.data() + word.size();
+      if (!is_number || seconds > kDeadlineSecondsMax)
+        return fail(Errc::kInvalid, "deadline: write a number of seconds, 0 for none");
+      if (hooks.set_deadline_seconds) hooks.set_deadline_seconds(seconds);
+      return {};
+    });
+  }
+  return open_control(runner, action_of(fixed));
 }
 
 Result<std::string> PseudoTree::State::render_key_of(NodeId node) {
@@ -236,6 +277,8 @@ PseudoTree::PseudoTree(Volume& volume, PseudoTreeHooks hooks)
     : state_(std::make_unique<State>(volume, std::move(hooks))) {}
 
 PseudoTree::~PseudoTree() = default;
+
+void PseudoTree::close() { state_->scrub.close(); }
 
 Result<PseudoNode> PseudoTree::lookup(std::uint64_t directory, std::string_view name) {
   const auto place = place_of(directory);
@@ -312,9 +355,7 @@ Result<std::unique_ptr<PseudoHandle>> PseudoTree::open(std::uint64_t node, bool 
   const auto place = place_of(node);
   if (!place) return fail(place);
   const bool is_fixed = place->kind == Place::Kind::kFixed;
-  if (is_fixed && is_control(place->fixed)) {
-    return open_control(state_->runner, action_of(place->fixed));
-  }
+  if (is_fixed && is_control(place->fixed)) return state_->open_control_file(place->fixed);
   if (for_writing) return fail(Errc::kReadOnly, "pseudo-file: only read", EACCES);
   const auto attributes = stat(node);
   if (!attributes) return fail(attributes);

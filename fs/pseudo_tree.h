@@ -55,6 +55,7 @@ struct LiveNodeInfo {
   std::uint64_t open_handles = 0;
   std::uint64_t dirty_bytes = 0;
   std::uint64_t size_bytes = 0;
+  std::uint64_t waiters = 0;  // requests that wait for the commit in flight
 };
 
 struct PseudoTreeHooks {
@@ -63,6 +64,9 @@ struct PseudoTreeHooks {
   std::function<ConfigLines()> config;
   std::function<std::vector<Stat>()> stats;  // added to the engine's
   std::function<LiveNodeInfo(NodeId)> live_node;
+  std::function<std::uint32_t()> deadline_seconds;  // for the device to answer
+  std::function<void(std::uint32_t)> set_deadline_seconds;
+  std::uint64_t scrub_bytes_per_second = 0;  // 0: as fast as the device reads
 };
 
 // Threads: thread-safe.
@@ -77,6 +81,9 @@ class PseudoTree {
   Result<std::vector<PseudoEntry>> list(std::uint64_t directory, std::uint64_t cookie,
                                         std::size_t count_max);
   Result<std::unique_ptr<PseudoHandle>> open(std::uint64_t node, bool for_writing);
+
+  // Stops the scrub, if one is under way: at the end of the mount, before the store closes.
+  void close();
 
  private:
   struct State;

@@ -184,6 +184,7 @@ void Publisher::submit(const LiveFileRef& file) {
       outcome.add(file->waiting_next);
     } else {
       change = file->content.begin_commit();
+      change.waiters = 0;  // they are the file's: see live_node()
       durability = admit_waiters(*file, outcome);
       record_times(*file);
       file->is_only_emptied = file->is_rewrite = false;
@@ -450,6 +451,7 @@ void Publisher::spill(const LiveFileRef& file, bool all) {
 }
 
 void Publisher::send_spill(const LiveFileRef& file, ContentChange change) {
+  change.waiters = 0;
   ++in_flight_;
   ++spills_;
   batcher_.submit(std::move(change), Durability::kWritten,

@@ -5,7 +5,9 @@
 #include <kvslot/batcher.h>
 #include <kvslot/device.h>
 #include <kvslot/volume.h>
+#include <kvslot/watched_device.h>
 #include <sys/stat.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -98,6 +100,7 @@ class MountedSession final : public Session {
   SignalMask signals_;
   Transport transport_;
   std::unique_ptr<Volume> volume_;
+  WatchedDevice* device_ = nullptr;  // the volume's
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<ReaderPool> pool_;
   std::unique_ptr<ReaderPool> pseudo_pool_;
@@ -119,9 +122,21 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   if (!device) return std::unexpected(explain(options_.device_path, device.error()));
   VolumeOptions volume_options{.read_only = options_.read_only, .inline_checkpoints = false};
   volume_options.staging_size_bytes = options_.staging_bytes;
-  auto volume = Volume::open(std::move(*device), volume_options);
+  auto watched = std::make_unique<WatchedDevice>(
+      std::move(*device),
+      WatchOptions{.deadline = std::chrono::seconds(options_.deadline_seconds)});
+  device_ = watched.get();
+  auto volume = Volume::open(std::move(watched), volume_options);
   if (!volume) return std::unexpected(explain(options_.device_path, volume.error()));
   volume_ = std::move(*volume);
+  volume_->inspector().on_stopped([path = options_.device_path](const FaultRecord& fault) {
+    const std::string line = fmt::format(
+        "kvslot: {}: {} ({}); unmount it, see to the device, and "
+        "mount it again",
+        path, fault.action, std::strerror(fault.os_errno));
+    ::syslog(LOG_DAEMON | LOG_ERR, "%s", line.c_str());
+    fmt::print(stderr, "{}\n", line);
+  });
   return {};
 }
 
@@ -166,16 +181,26 @@ std::expected<void, Complaint> MountedSession::open() {
       return opened;
     }
   }
+  device_->retire_threads();
   drop_privileges();  // threads inherit what is left, so all of them are started after it
   start_threads();
   return {};
 }
 
 PseudoTreeHooks MountedSession::hooks() {
-  return {.names_are_private = options_.allow_other,
-          .config = [this] { return config_lines(options_, transport_, context_); },
-          .stats = [this] { return mount_stats(*filesystem_); },
-          .live_node = [this](NodeId node) { return live_node(*filesystem_, node); }};
+  return {
+      .names_are_private = options_.allow_other,
+      .config = [this] { return config_lines(options_, transport_, context_); },
+      .stats = [this] { return mount_stats(*filesystem_); },
+      .live_node = [this](NodeId node) { return live_node(*filesystem_, node); },
+      .deadline_seconds =
+          [this] {
+            return static_cast<std::uint32_t>(
+                std::chrono::duration_cast<std::chrono::seconds>(device_->deadline()).count());
+          },
+      .set_deadline_seconds =
+          [this](std::uint32_t seconds) { device_->set_deadline(std::chrono::seconds(seconds)); },
+      .scrub_bytes_per_second = options_.scrub_mib_per_second * kMiB};
 }
 
 void MountedSession::tell_when_ready(void (*on_ready)(void*), void* context) {
@@ -227,6 +252,9 @@ void MountedSession::shut_down() {
 std::expected<void, Complaint> MountedSession::close_store() {
   if (volume_ == nullptr) return {};
   std::expected<void, Complaint> outcome;
+  // The end of a mount is waited for by whoever unmounts, so it has a bound in any case.
+  if (device_->deadline() == std::chrono::seconds(0)) device_->set_deadline(kDeadlineDefault);
+  if (pseudo_tree_ != nullptr) pseudo_tree_->close();
   if (filesystem_ != nullptr && !options_.read_only) {
     std::promise<Result<void>> done;
     filesystem_->sync_all([&done](Result<void> result) { done.set_value(std::move(result)); });

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
 #include "fs/cli/isolation.h"
+#include "fs/cli/process_end.h"
 
 namespace kvslot::cli {
 namespace {
@@ -89,6 +91,7 @@ std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Rea
     write_all(report_fd, "E" + served.error());
   }
   std::fflush(nullptr);
+  ::close(report_fd);  // now: threads that the device holds put off the end of the process
   std::_Exit(served ? 0 : 1);
 }
 
@@ -169,6 +172,10 @@ std::string Daemon::read_report() const {
 
 std::expected<void, Complaint> Daemon::wait() {
   const std::string report = read_report();
+  const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+  const bool has_ended = pid_fd < 0 || wait_for_end(pid_, pid_fd);
+  if (pid_fd >= 0) ::close(pid_fd);
+  if (!has_ended) return std::unexpected(kHeldByDevice);
   const int status = wait_for(pid_);
   if (report.starts_with('E')) return std::unexpected(report.substr(1));
   if (status == 0) return {};

@@ -60,7 +60,8 @@ void add_mount_options(CLI::App* command, Words& target) {
       ->add_option("-o", target,
                    "Mount options: ro, sync, commit=SECONDS, allow_other, uid=, gid=, umask=, "
                    "control=hidden|visible|none, transport=auto|uring|dev, "
-                   "readdirplus=auto|yes|no, staging=SIZE, engine=auto|uring|io_uring|posix")
+                   "readdirplus=auto|yes|no, staging=SIZE, engine=auto|uring|io_uring|posix, "
+                   "deadline=SECONDS, scrub_rate=MIB_PER_SECOND")
       ->type_name("OPTIONS")
       ->expected(1)
       ->take_all();

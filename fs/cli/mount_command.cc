@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <kvslot/admin.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "fs/cli/daemon.h"
 #include "fs/cli/mount_setup.h"
 #include "fs/cli/mount_table.h"
+#include "fs/cli/process_end.h"
 #include "fs/cli/store_access.h"
 #include "fs/text.h"
 
@@ -34,21 +34,18 @@ std::map<std::string, std::string> read_config(const std::string& directory) {
   return config;
 }
 
-// A descriptor of the process that serves a mount, or -1 where that is unknown.
-int open_server(const std::map<std::string, std::string>& config) {
+// The process that serves a mount, or 0 where that is unknown.
+pid_t server_in(const std::map<std::string, std::string>& config) {
   const auto found = config.find("pid");
-  if (found == config.end()) return -1;
+  if (found == config.end()) return 0;
   const std::string& text = found->second;
   pid_t pid = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), pid);
-  return parsed.ec == std::errc{} && pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))
-                                             : -1;
+  return parsed.ec == std::errc{} && pid > 0 ? pid : 0;
 }
 
-void wait_for_end(int pid_fd) {
-  pollfd poll_fd{.fd = pid_fd, .events = POLLIN, .revents = 0};
-  while (::poll(&poll_fd, 1, -1) < 0 && errno == EINTR) {
-  }
+int open_process(pid_t pid) {
+  return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
 
 std::string explain_unmount(int error) {
@@ -133,7 +130,8 @@ int run_unmount(const std::string& directory) {
     return complain(directory, fmt::format("is no kvslot mount but {}; use umount", mount->type));
   }
   const auto config = read_config(path);
-  const int pid_fd = open_server(config);
+  const pid_t server = server_in(config);
+  const int pid_fd = open_process(server);
   const int error = unmount_directory(path);
   if (error != 0) {
     if (pid_fd >= 0) ::close(pid_fd);
@@ -144,8 +142,9 @@ int run_unmount(const std::string& directory) {
     return waited ? kExitOk : complain(mount->source, waited.error());
   }
   if (pid_fd >= 0) {
-    wait_for_end(pid_fd);
+    const bool has_ended = wait_for_end(server, pid_fd);
     ::close(pid_fd);
+    if (!has_ended) return complain(mount->source, kHeldByDevice);
   }
   const auto read_only = config.find("read_only");
   if (read_only != config.end() && read_only->second == "yes") return kExitOk;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <kvslot/batcher.h>
 #include <kvslot/volume.h>
+#include <kvslot/watched_device.h>
 
 #include <future>
 #include <memory>
@@ -31,6 +32,7 @@ class LiveStore {
   Filesystem& fs() { return *filesystem_; }
   Volume& volume() { return *volume_; }
   SimulatedDevice& device() { return *device_; }
+  WatchedDevice& watched() { return *watched_; }
   MountOptions& options() { return options_; }
 
   // Loses power and opens what is left.
@@ -159,8 +161,12 @@ class LiveStore {
 
   void start(std::unique_ptr<SimulatedDevice> device) {
     device_ = std::shared_ptr<SimulatedDevice>(std::move(device));
+    // As in a mount; time is over when a test says so.
+    auto watched = std::make_unique<WatchedDevice>(std::make_unique<BorrowedDevice>(device_),
+                                                   WatchOptions{.deadline = {}});
+    watched_ = watched.get();
     auto opened = Volume::open(
-        std::make_unique<BorrowedDevice>(device_),
+        std::move(watched),
         {.inline_checkpoints = false, .staging_size_bytes = staging_bytes_, .seed = 1});
     ASSERT_TRUE(opened) << opened.error().step;
     volume_ = std::move(*opened);
@@ -187,6 +193,7 @@ class LiveStore {
   std::uint64_t crashes_ = 0;
   MountOptions options_;
   std::shared_ptr<SimulatedDevice> device_;
+  WatchedDevice* watched_ = nullptr;  // the volume's
   std::unique_ptr<Volume> volume_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<ReaderPool> pool_;

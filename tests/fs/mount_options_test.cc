@@ -23,7 +23,7 @@ std::string refusal(std::string_view text) {
 TEST(MountOptions, EveryOptionIsTaken) {
   const MountOptions options = parsed(
       "ro,sync,commit=5,allow_other,uid=1000,gid=100,umask=022,control=visible,"
-      "transport=dev,readdirplus=no,staging=64M,engine=posix");
+      "transport=dev,readdirplus=no,staging=64M,engine=posix,deadline=7,scrub_rate=0");
   EXPECT_TRUE(options.read_only);
   EXPECT_TRUE(options.sync);
   EXPECT_EQ(options.commit_seconds, 5U);
@@ -36,6 +36,8 @@ TEST(MountOptions, EveryOptionIsTaken) {
   EXPECT_EQ(options.readdirplus, ReaddirPlus::kNo);
   EXPECT_EQ(options.staging_bytes, 64U << 20);
   EXPECT_EQ(options.engine, EngineChoice::kPosix);
+  EXPECT_EQ(options.deadline_seconds, 7U);
+  EXPECT_EQ(options.scrub_mib_per_second, 0U);
   for (const char* const text : {"engine=uring", "engine=io_uring"}) {
     MountOptions other;
     EXPECT_TRUE(parse_mount_options(text, other)) << text;

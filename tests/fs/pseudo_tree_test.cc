@@ -49,7 +49,9 @@ class PseudoTreeTest : public ::testing::Test {
         store_->volume(),
         PseudoTreeHooks{.config = [] { return ConfigLines{{"pid", "42"}}; },
                         .stats = [] { return std::vector<Stat>{{"requests", "", 7, true}}; },
-                        .live_node = [](NodeId) { return LiveNodeInfo{}; }});
+                        .live_node = [](NodeId) { return LiveNodeInfo{}; },
+                        .deadline_seconds = {},
+                        .set_deadline_seconds = {}});
   }
   void TearDown() override {
     tree_.reset();
@@ -109,8 +111,8 @@ class PseudoTreeTest : public ::testing::Test {
   std::unique_ptr<PseudoTree> tree_;
 };
 
-const std::vector<std::string> kBounded = {"batches", "config", "errors",     "inflight",
-                                           "journal", "stats",  "checkpoint", "flush"};
+const std::vector<std::string> kBounded = {"batches", "config",     "errors", "inflight", "journal",
+                                           "stats",   "checkpoint", "flush",  "deadline", "scrub"};
 
 TEST_F(PseudoTreeTest, EveryListedNameIsFoundUnderTheListedNumber) {
   std::set<std::string> names;
@@ -352,6 +354,66 @@ TEST(PseudoTreeOfASlowDevice, InflightShowsThePutsThatTheDeviceHolds) {
   EXPECT_EQ(columns_of(lines[1])[4], "submitted");
   EXPECT_EQ(columns_of(lines[2])[0], "folder/second");
   EXPECT_EQ(read_inflight().size(), 1U) << "only the names of the columns are left";
+}
+
+TEST_F(PseudoTreeTest, ScrubRunsReportsAndIsStopped) {
+  for (int i = 0; i < 20; ++i) put("key" + std::to_string(i), std::string(200'000, 'x'));
+  EXPECT_EQ(columns_of(lines_of(read("scrub")).at(1)).at(0), "never");
+  PseudoTree slow(store_->volume(), {.names_are_private = false,
+                                     .config = {},
+                                     .stats = {},
+                                     .live_node = {},
+                                     .deadline_seconds = {},
+                                     .set_deadline_seconds = {},
+                                     .scrub_bytes_per_second = 1});
+  const auto node = slow.lookup(kControlDirectoryNode, "scrub");
+  ASSERT_TRUE(node);
+  EXPECT_EQ(node->mode, 0600U);
+  const auto state = [&](PseudoTree& tree) {
+    const auto handle = tree.open(node->node, false);
+    return columns_of(lines_of(read_all(**handle)).at(1)).at(0);
+  };
+  auto slow_handle = slow.open(node->node, true);
+  ASSERT_TRUE(slow_handle);
+  EXPECT_EQ((*slow_handle)->write("2\n").error().code, Errc::kInvalid);
+  ASSERT_TRUE((*slow_handle)->write("1\n"));
+  EXPECT_EQ(state(slow), "running");
+  EXPECT_EQ(to_errno((*slow_handle)->write("1\n").error()), EBUSY);
+  ASSERT_TRUE((*slow_handle)->write("0\n"));
+  while (state(slow) == "running") std::this_thread::yield();
+  EXPECT_EQ(state(slow), "stopped");
+  ASSERT_TRUE((*slow_handle)->write("1\n"));
+  slow.close();  // ends it, however long its rest is
+  EXPECT_EQ(state(slow), "stopped");
+  EXPECT_EQ(to_errno((*slow_handle)->write("1\n").error()), EBUSY);
+  ASSERT_TRUE(open("scrub", true)->write("1"));
+  while (state(*tree_) == "running") std::this_thread::yield();
+  const auto columns = columns_of(lines_of(read("scrub")).at(1));
+  EXPECT_EQ(columns.at(0), "done");
+  EXPECT_EQ(columns.at(3), "20");       // files
+  EXPECT_EQ(columns.at(5), "4000000");  // bytes
+  EXPECT_EQ(columns.at(7), "0");        // corrupt
+}
+
+TEST_F(PseudoTreeTest, DeadlineIsShownAndChanged) {
+  std::uint32_t seconds = 30;
+  PseudoTree tree(store_->volume(),
+                  {.names_are_private = false,
+                   .config = {},
+                   .stats = {},
+                   .live_node = {},
+                   .deadline_seconds = [&] { return seconds; },
+                   .set_deadline_seconds = [&](std::uint32_t chosen) { seconds = chosen; },
+                   .scrub_bytes_per_second = 0});
+  const auto node = tree.lookup(kControlDirectoryNode, "deadline");
+  ASSERT_TRUE(node);
+  EXPECT_EQ(node->mode, 0600U);
+  const auto handle = tree.open(node->node, true);
+  EXPECT_EQ(read_all(**handle), "#seconds\n30\n");
+  for (const char* const bad : {"", "x", "-1", "1x", "99999999"})
+    EXPECT_EQ((*handle)->write(bad).error().code, Errc::kInvalid) << bad;
+  ASSERT_TRUE((*handle)->write("5\n"));
+  EXPECT_EQ(seconds, 5U);
 }
 
 }  // namespace

@@ -1,0 +1,126 @@
+// A mounted store whose device keeps its requests, or fails all of them: nothing hangs but what the
+// kernel holds, and what was acknowledged is there when the device is back.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "tests/support/command.h"
+#include "tests/support/failing_file.h"
+#include "tests/support/mount_guard.h"
+#include "tests/support/temp_dir.h"
+
+namespace kvslot::testing {
+namespace {
+
+class HungDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+    const std::string image = directory_.path("store.img");
+    expect_ok(run_kvslot({"format", image, "--size", "64M"}));
+    device_ = std::make_unique<FailingFile>(image, directory_.path("dev"));
+    ASSERT_TRUE(device_->is_mounted());
+    mount();
+    shell("echo kept >\"$M/kept\" && sync \"$M\"");
+  }
+  void TearDown() override {
+    if (device_ == nullptr) return;
+    device_->release();
+    (void)run_kvslot({"unmount", guard_.path()});
+  }
+
+  // Without a deadline: a test sets one when everything hangs, so that a slow machine cannot.
+  void mount() {
+    expect_ok(run_kvslot({"mount", device_->path(), guard_.path(), "-o", "deadline=0"}));
+    std::ifstream config(guard_.path(".kvslot/config"));
+    for (std::string line; std::getline(config, line);)
+      if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
+    ASSERT_GT(pid_, 0);
+  }
+  CommandResult run(const std::string& script) {
+    return run_shell("M=\"$1\"\n" + script, {guard_.path()});
+  }
+  std::string shell(const std::string& script) {
+    const CommandResult result = run(script);
+    EXPECT_EQ(result.exit_code, 0) << script << "\n" << result.err;
+    return result.out;
+  }
+  void set_deadline() { shell("echo 1 >\"$M/.kvslot/deadline\""); }
+  void wait_for_daemon() const {
+    while (::kill(pid_, 0) == 0) std::this_thread::yield();
+  }
+  void hold_everything() {
+    for (const auto operation :
+         {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
+      device_->hold(operation);
+  }
+  void expect_stopped() {
+    EXPECT_EQ(shell("grep -c '\tdevice\t' \"$M/.kvslot/errors\""), "1\n");
+    EXPECT_NE(run("echo more >\"$M/more\"").exit_code, 0);
+    EXPECT_EQ(shell("awk '$1 == \"read_only\" { print $2 }' \"$M/.kvslot/stats\""), "1\n");
+  }
+  // Mounts again, once the device is back; the test unmounts cleanly at its end.
+  void expect_everything_kept() {
+    wait_for_daemon();
+    mount();
+    EXPECT_EQ(shell("cat \"$M/kept\""), "kept\n");
+    shell("echo new >\"$M/new\" && sync \"$M\"");
+    expect_ok(run_kvslot({"unmount", guard_.path()}));
+    EXPECT_EQ(run_kvslot({"fsck", device_->path()}).exit_code, 0);
+  }
+
+  TempDir directory_;
+  std::unique_ptr<FailingFile> device_;
+  MountGuard guard_{directory_.path("mnt")};
+  pid_t pid_ = 0;
+};
+
+TEST_F(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
+  hold_everything();
+  BackgroundCommand sync(
+      {"/bin/sh", "-c", "echo x >\"$0/hung\"; exec sync \"$0/hung\" 2>&1", guard_.path()});
+  device_->wait_until_held(1);
+  EXPECT_EQ(shell("ls \"$M\""), "hung\nkept\n");
+  EXPECT_NE(shell("cat \"$M/.kvslot/inflight\"").find("hung\t"), std::string::npos);
+  set_deadline();
+  EXPECT_NE(sync.wait(), 0);
+  expect_stopped();
+  const CommandResult unmounted = run_kvslot({"unmount", guard_.path()});
+  EXPECT_NE(unmounted.exit_code, 0);
+  EXPECT_NE(unmounted.err.find("device"), std::string::npos) << unmounted.err;
+  device_->release();
+  expect_everything_kept();
+}
+
+TEST_F(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
+  hold_everything();
+  BackgroundCommand sync(
+      {"/bin/sh", "-c", "echo x >\"$0/hung\"; exec sync \"$0/hung\" 2>&1", guard_.path()});
+  device_->wait_until_held(1);
+  set_deadline();
+  ASSERT_EQ(::kill(pid_, SIGTERM), 0);
+  EXPECT_NE(sync.wait(), 0);
+  while (::access(guard_.path(".kvslot/stats").c_str(), F_OK) == 0) std::this_thread::yield();
+  device_->release();
+  expect_everything_kept();
+}
+
+TEST_F(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
+  for (const auto operation : {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
+    device_->fail(operation, EIO);
+  EXPECT_NE(run("echo x >\"$M/lost\" && sync \"$M/lost\"").exit_code, 0);
+  EXPECT_EQ(shell("grep -c '\tjournal\t' \"$M/.kvslot/errors\""), "1\n");
+  EXPECT_NE(run("echo more >\"$M/more\"").exit_code, 0);
+  EXPECT_NE(run_kvslot({"unmount", guard_.path()}).exit_code, 0);
+  for (const auto operation : {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
+    device_->fail(operation, 0);
+  expect_everything_kept();
+}
+
+}  // namespace
+}  // namespace kvslot::testing
