@@ -5,7 +5,7 @@
 //   load          checkpoint and journal, by object id        core/check_load.*
 //   judge         names, slots, values                        core/check_tree.cc, check_slots.cc,
 //                                                             check_values.cc
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <kvslot/admin.h>
 
 #include <algorithm>
@@ -117,18 +117,15 @@ class DeviceCheck {
     if (!copy.decoded) {
       const auto what = fmt::format("{} is damaged: {}", where, copy.decoded.error().step);
       if (best == nullptr) return findings_.error(what);
-      return findings_.remark(what + "; another copy is good, the next mount renews this one");
+      return findings_.repairable(what + "; another copy is good");
     }
     const Superblock& newest = *best->decoded;
     if (copy.decoded->geometry.uuid != newest.geometry.uuid) {
-      findings_.remark(where + " is of another store; the next mount overwrites it");
+      findings_.repairable(where + " is of another store");
     } else if (copy.decoded->sequence != newest.sequence) {
-      findings_.remark(
-          fmt::format("{} is older than the newest ({}, not {}): a crash came between "
-                      "two writes, the next mount renews it",
-                      where, copy.decoded->sequence, newest.sequence));
+      ++report_.stale_superblocks;
     } else if (copy.bytes != best->bytes) {
-      findings_.remark(
+      findings_.repairable(
           fmt::format("{} disagrees with copy {} under the same sequence {}; the "
                       "latter counts",
                       where, best - copies.data(), newest.sequence));
@@ -143,8 +140,10 @@ class DeviceCheck {
     CheckLoader loader(device_, superblock_, state);
     if (!load(loader)) return;
     report_.journal_blocks = loader.journal_blocks();
-    for (const std::string& oddity : loader.oddities()) findings_.error(oddity);
-    remark_unclean(loader);
+    report_.clean = superblock_.clean;
+    for (const std::string& oddity : loader.oddities()) findings_.repairable(oddity);
+    if (loader.obstacle()) findings_.error(*loader.obstacle());
+    remark_crash(loader);
     count(state);
     check_tree(state, findings_);
     check_slots(state, geometry, loader.checkpoint_runs(), findings_, report_);
@@ -159,11 +158,7 @@ class DeviceCheck {
     if (!failure) {
       check_counts(current, loader);
       if (!has_previous) return true;
-      if (const Failure gone = loader.probe(previous))
-        findings_.remark(
-            fmt::format("checkpoint {}, kept in case the current one is damaged, is "
-                        "not there any more ({}); nothing depends on it",
-                        previous.sequence, *gone));
+      previous_gone_ = loader.probe(previous);
       return true;
     }
     const auto what = fmt::format("checkpoint {} cannot be used: {}", current.sequence, *failure);
@@ -178,7 +173,7 @@ class DeviceCheck {
                       what, previous.sequence, *too));
       return false;
     }
-    findings_.error(
+    findings_.repairable(
         fmt::format("{}; it can be recovered: checkpoint {} before it and the journal "
                     "since say the same",
                     what, previous.sequence));
@@ -188,21 +183,32 @@ class DeviceCheck {
 
   void check_counts(const CheckpointRoot& root, const CheckLoader& loader) {
     if (loader.node_records() != root.node_count)
-      findings_.error(fmt::format("checkpoint {} holds {} nodes, but the superblock says {}",
-                                  root.sequence, loader.node_records(), root.node_count));
+      findings_.repairable(fmt::format("checkpoint {} holds {} nodes, but the superblock says {}",
+                                       root.sequence, loader.node_records(), root.node_count));
   }
 
-  void remark_unclean(const CheckLoader& loader) {
-    if (loader.cut_at())
-      findings_.remark(
-          fmt::format("a value of journal block {} is not on the device: the log ends "
-                      "before it, and operations that were not flushed are lost",
-                      *loader.cut_at()));
+  // All that a crash may leave, on one line.
+  void remark_crash(const CheckLoader& loader) {
+    std::vector<std::string> parts;
     if (!superblock_.clean)
-      findings_.remark(
+      parts.push_back(
           fmt::format("the store was not closed; the next mount replays {} journal "
                       "blocks",
                       loader.journal_blocks()));
+    if (loader.cut_at())
+      parts.push_back(
+          fmt::format("a value of journal block {} is not on the device, so the log ends before "
+                      "it, and operations that were not flushed are lost",
+                      *loader.cut_at()));
+    if (report_.stale_superblocks != 0)
+      parts.push_back(fmt::format("{} of the superblock's copies are older than the newest",
+                                  report_.stale_superblocks));
+    if (previous_gone_)
+      parts.push_back(
+          fmt::format("checkpoint {}, kept in case the current one is damaged, is not "
+                      "there any more ({})",
+                      superblock_.previous.sequence, *previous_gone_));
+    if (!parts.empty()) findings_.remark(fmt::format("{}", fmt::join(parts, "; ")));
   }
 
   void count(const CheckedState& state) {
@@ -224,6 +230,7 @@ class DeviceCheck {
   CheckReport report_;
   Findings findings_;
   Superblock superblock_;
+  Failure previous_gone_;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/check_values.h"
 #include "core/device_io.h"
 #include "core/journal.h"
 
@@ -35,6 +34,7 @@ Failure CheckLoader::load_upto(bool from_previous, std::uint64_t limit) {
   state_.clear();
   runs_.clear();
   oddities_.clear();
+  obstacle_.reset();
   node_records_ = 0;
   blocks_ = 0;
   next_sequence_ = root.replay_from.sequence;
@@ -143,10 +143,10 @@ Failure CheckLoader::replay(const JournalPosition& from, std::uint64_t limit) {
   if (!end) return fmt::format("the journal cannot be read: {} failed", end.error().step);
   next_sequence_ = end->sequence;
   if (limit == UINT64_MAX && is_chain_damaged(device_, superblock_.geometry, *end).value_or(false))
-    oddities_.push_back(
-        fmt::format("journal block {} is damaged, though later ones say that it was durable: what "
-                    "came after it is lost; mount with -o ro to read the rest",
-                    end->sequence));
+    obstacle_ = fmt::format(
+        "journal block {} is damaged, though later ones say that it was durable: what "
+        "came after it is lost; mount with -o ro to read what came before",
+        end->sequence);
   return {};
 }
 
@@ -183,7 +183,7 @@ std::optional<std::uint64_t> CheckLoader::first_unwritten() {
   const auto judge_group = [&] {
     reader.read(group);
     for (std::size_t i = 0; i < group.size(); ++i)
-      if (group[i].verdict != ExtentVerdict::kGood) first = std::min(first, sequences[i]);
+      if (is_unwritten(reader, group[i], sequences[i])) first = std::min(first, sequences[i]);
     group.clear();
     sequences.clear();
     bytes = 0;
@@ -200,6 +200,18 @@ std::optional<std::uint64_t> CheckLoader::first_unwritten() {
   judge_group();
   if (first == UINT64_MAX) return std::nullopt;
   return first;
+}
+
+// Once more, alone, where it does not match. What cannot be read at all may be there.
+bool CheckLoader::is_unwritten(ExtentReader& reader, ExtentToRead item, std::uint64_t sequence) {
+  if (item.verdict == ExtentVerdict::kGood) return false;
+  reader.read({&item, 1});
+  if (item.verdict == ExtentVerdict::kUnreadable)
+    obstacle_ = fmt::format(
+        "a value of journal block {} cannot be read, so that nobody knows where the log ends: the "
+        "store does not open for writing",
+        sequence);
+  return item.verdict == ExtentVerdict::kMismatch;
 }
 
 }  // namespace kvslot

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/check_state.h"
+#include "core/check_values.h"
 #include "core/layout.h"
 
 namespace kvslot {
@@ -38,6 +39,8 @@ class CheckLoader {
   [[nodiscard]] std::optional<std::uint64_t> cut_at() const { return cut_at_; }
   // Blocks that contradict themselves without being useless.
   [[nodiscard]] const std::vector<std::string>& oddities() const { return oddities_; }
+  // Why nobody may write, although what was loaded can be read.
+  [[nodiscard]] const Failure& obstacle() const { return obstacle_; }
 
  private:
   using OnRecord = std::function<void(Record&&)>;
@@ -50,6 +53,7 @@ class CheckLoader {
   [[nodiscard]] Failure replay(const JournalPosition& from, std::uint64_t limit);
   [[nodiscard]] Failure apply_block(const struct JournalBlock& block);
   [[nodiscard]] std::optional<std::uint64_t> first_unwritten();
+  [[nodiscard]] bool is_unwritten(ExtentReader& reader, ExtentToRead item, std::uint64_t sequence);
   [[nodiscard]] std::uint64_t offset_of(std::uint32_t slot) const {
     return superblock_.geometry.slots_offset_bytes +
            std::uint64_t{slot} * superblock_.geometry.slot_size_bytes;
@@ -65,6 +69,7 @@ class CheckLoader {
   std::uint64_t durable_upto_ = 0;
   std::optional<std::uint64_t> cut_at_;
   std::vector<std::string> oddities_;
+  Failure obstacle_;
 };
 
 }  // namespace kvslot

@@ -86,7 +86,7 @@ class SlotCheck {
     for (const SlotRun run : state_.quarantined()) {
       const auto first = static_cast<std::uint32_t>(run.first);
       if (std::uint64_t{first} + run.count > geometry_.slot_count) {
-        findings_.error(
+        findings_.repairable(
             fmt::format("the quarantined slots from {} on, {} of them, reach past the "
                         "last slot",
                         first, run.count));
@@ -172,8 +172,8 @@ class SlotCheck {
     for (std::size_t i = 0; i < owners.size(); ++i)
       list += (i == 0 ? "" : i + 1 == owners.size() ? " and " : ", ") + owners[i];
     if (owners.back() == "the quarantine") {
-      findings_.error(fmt::format("slot {} is quarantined after a failed write, but owned too: {}",
-                                  slot, list));
+      findings_.repairable(fmt::format(
+          "slot {} is quarantined after a failed write, but owned too: {}", slot, list));
     } else {
       findings_.error(
           fmt::format("slot {} is owned twice, by {}: at most one of them has its "

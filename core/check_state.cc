@@ -111,8 +111,10 @@ CheckedNode& CheckedState::make_node(std::uint64_t object, NodeKind kind) {
   return nodes_[place];
 }
 
-void CheckedState::set_name(CheckedNode& node, std::uint64_t parent, std::string_view name) {
+void CheckedState::set_name(CheckedNode& node, std::uint64_t parent, std::uint64_t cookie,
+                            std::string_view name) {
   node.parent = parent;
+  node.cookie = cookie == 0 ? node.object : cookie;
   if (name.size() > node.name_bytes) {
     node.name_at = names_.size();
     names_.resize(names_.size() + name.size());
@@ -162,12 +164,12 @@ void CheckedState::apply_body(SetNode& record, std::uint64_t sequence) {
   const std::uint32_t found = find(raw(image.object));
   CheckedNode& node = found == kNowhere ? make_node(raw(image.object), image.kind) : nodes_[found];
   set_content(node, image.size_bytes, image.extents);
-  set_name(node, raw(image.parent), image.name);
+  set_name(node, raw(image.parent), image.cookie, image.name);
 }
 
 void CheckedState::apply_body(MoveNode& record, std::uint64_t) {
   const std::uint32_t found = find(raw(record.object));
-  if (found != kNowhere) set_name(nodes_[found], raw(record.parent), record.name);
+  if (found != kNowhere) set_name(nodes_[found], raw(record.parent), record.cookie, record.name);
 }
 
 void CheckedState::apply_body(RemoveNode& record, std::uint64_t) {

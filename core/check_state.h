@@ -21,6 +21,7 @@ namespace kvslot {
 struct CheckedNode {
   std::uint64_t object = 0;  // 0: removed, the place may be used again
   std::uint64_t parent = 0;
+  std::uint64_t cookie = 0;  // place in the listing of its directory; never 0
   std::uint64_t size_bytes = 0;
   std::uint64_t name_at = 0;     // in the names
   std::uint64_t extents_at = 0;  // in the extents
@@ -69,7 +70,8 @@ class CheckedState {
   void apply_body(T&, std::uint64_t) {}  // attributes have nothing to check
 
   [[nodiscard]] CheckedNode& make_node(std::uint64_t object, NodeKind kind);
-  void set_name(CheckedNode& node, std::uint64_t parent, std::string_view name);
+  void set_name(CheckedNode& node, std::uint64_t parent, std::uint64_t cookie,
+                std::string_view name);
   void set_content(CheckedNode& node, std::uint64_t size_bytes, std::span<const Extent> extents);
   void note_extents(ObjectId object, std::span<const Extent> extents, std::uint64_t sequence);
   void compact_extents();

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <tuple>
+#include <vector>
 
 #include "core/check_values.h"
 
@@ -57,10 +59,8 @@ void check_circles(const CheckedState& state, Findings& findings) {
   }
 }
 
-void check_doubles(const CheckedState& state, Findings& findings) {
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t n = 0; n < state.nodes().size(); ++n)
-    if (is_child(state.nodes()[n])) order.push_back(n);
+void check_doubles(const CheckedState& state, std::vector<std::uint32_t>& order,
+                   Findings& findings) {
   const auto compare = [&](std::uint32_t left, std::uint32_t right) {
     const CheckedNode& a = state.nodes()[left];
     const CheckedNode& b = state.nodes()[right];
@@ -79,12 +79,35 @@ void check_doubles(const CheckedState& state, Findings& findings) {
   }
 }
 
+// A listing goes on behind the place of its last entry: of two in one place, one would be left out.
+void check_places(const CheckedState& state, std::vector<std::uint32_t>& order,
+                  Findings& findings) {
+  const auto nodes = state.nodes();
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::tie(nodes[a].parent, nodes[a].cookie, nodes[a].object) <
+           std::tie(nodes[b].parent, nodes[b].cookie, nodes[b].object);
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const CheckedNode& a = nodes[order[i - 1]];
+    const CheckedNode& b = nodes[order[i]];
+    if (a.parent == b.parent && a.cookie == b.cookie)
+      findings.error(
+          fmt::format("{} and {} have one place in the listing of their directory, {}: the store "
+                      "does not open",
+                      state.quoted_key(a), state.quoted_key(b), a.cookie));
+  }
+}
+
 }  // namespace
 
 void check_tree(const CheckedState& state, Findings& findings) {
   check_parents(state, findings);
   check_circles(state, findings);
-  check_doubles(state, findings);
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t n = 0; n < state.nodes().size(); ++n)
+    if (is_child(state.nodes()[n])) order.push_back(n);
+  check_doubles(state, order, findings);
+  check_places(state, order, findings);
 }
 
 }  // namespace kvslot

@@ -141,13 +141,13 @@ class ValueCheck {
                          "failing");
         break;
       case ExtentVerdict::kMismatch:
-        findings_.error(where +
-                        " do not match their checksum: "
-                        "reading them fails");
+        findings_.value_error(where +
+                              " do not match their checksum: "
+                              "reading them fails");
         break;
       case ExtentVerdict::kUnreadable:
-        findings_.error(fmt::format("{} cannot be read: {}", where,
-                                    std::generic_category().message(again.os_errno)));
+        findings_.value_error(fmt::format("{} cannot be read: {}", where,
+                                          std::generic_category().message(again.os_errno)));
         break;
     }
   }

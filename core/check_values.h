@@ -47,7 +47,8 @@ class ExtentReader {
   Buffer buffer_;  // made by the first read
 };
 
-// core/check_tree.cc: names without a directory, circles, two nodes of one name, kinds.
+// core/check_tree.cc: names without a directory, circles, two nodes of one name or one place,
+// kinds.
 void check_tree(const CheckedState& state, Findings& findings);
 // core/check_slots.cc: extents in the wrong place, slots with two owners. Fills in the counts.
 void check_slots(const CheckedState& state, const Geometry& geometry,

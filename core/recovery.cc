@@ -87,7 +87,9 @@ class Recovery {
     if (!damaged) return fail(damaged);
     if (!*damaged) return {};
     if (!state_.options.read_only)
-      return fail(Errc::kCorrupt, "a journal block that was durable is damaged; mount with -o ro",
+      return fail(Errc::kCorrupt,
+                  "a journal block that was durable is damaged; mount with -o ro, or take out what "
+                  "is whole with 'kvslot fsck --salvage DIR'",
                   EIO);
     state_.note_fault({.time_ns = 0,
                        .operation = "recovery",
@@ -180,17 +182,25 @@ class Recovery {
         return fail(Errc::kCorrupt, "a key without its directory");
       if (index.find(parent, pending.name) != NodeId::kNone)
         return fail(Errc::kCorrupt, "two keys of one name");
+      if (is_place_taken(parent, pending.cookie != 0 ? pending.cookie : object))
+        return fail(Errc::kCorrupt, "two keys in one place of a directory");
       index.link(node, parent, pending.name, pending.cookie);
       if (auto ok = claim_extents(node); !ok) return ok;
     }
     if (auto ok = check_tree(); !ok) return ok;
-    quarantine();
     for (const SlotRun run : loader_.checkpoint_runs())
       if (!state_.slots.claim(run))
         return fail(Errc::kCorrupt, "the checkpoint and a value own one slot");
+    quarantine();
     state_.checkpoint_runs = loader_.checkpoint_runs();
     state_.recovered_nodes = index.node_count() - 1;
     return {};
+  }
+
+  [[nodiscard]] bool is_place_taken(NodeId directory,
+                                    std::uint64_t cookie) const NO_THREAD_SAFETY_ANALYSIS {
+    const auto next = state_.index.list(directory, cookie - 1, 1);
+    return !next.empty() && state_.index.cookie(next.front()) == cookie;
   }
 
   // Every directory is below the root: a circle of them would be found by nobody and end no walk.
@@ -233,31 +243,48 @@ class Recovery {
     return {};
   }
 
-  // In order, apart, inside one window each, and inside the value.
+  // In order, apart, inside one window each, and inside the value. Pieces of one window may share a
+  // slot, one behind the other; nothing else may.
   Result<void> check_shape(NodeId node, std::span<const Extent> extents) NO_THREAD_SAFETY_ANALYSIS {
     if (extents.empty()) return {};
     if (state_.index.kind(node) != NodeKind::kFile)
       return fail(Errc::kCorrupt, "a directory or symbolic link with a value");
-    std::uint64_t end_bytes = 0;
+    const std::uint32_t window_bytes = state_.geometry.window_size_bytes();
+    const Extent* before = nullptr;
     for (const Extent& extent : extents) {
       const std::uint64_t start_bytes = std::uint64_t{extent.file_block} * kBlockSizeBytes;
       const std::uint64_t last_byte = start_bytes + extent.size_bytes - 1;
-      const std::uint32_t window_bytes = state_.geometry.window_size_bytes();
-      if (start_bytes < end_bytes || last_byte / window_bytes != start_bytes / window_bytes)
+      const bool overlaps =
+          before != nullptr &&
+          start_bytes < std::uint64_t{before->file_block} * kBlockSizeBytes + before->size_bytes;
+      if (overlaps || last_byte / window_bytes != start_bytes / window_bytes)
         return fail(Errc::kCorrupt, "pieces of a value overlap");
-      end_bytes = last_byte + 1;
+      if (last_byte >= state_.index.size_bytes(node))
+        return fail(Errc::kCorrupt, "a value has bytes past its size");
+      if (before != nullptr && shares_wrongly(*before, extent))
+        return fail(Errc::kCorrupt, "two values own one slot");
+      before = &extent;
     }
-    if (end_bytes > state_.index.size_bytes(node))
-      return fail(Errc::kCorrupt, "a value has bytes past its size");
     return {};
+  }
+
+  [[nodiscard]] bool shares_wrongly(const Extent& before, const Extent& extent) const {
+    const std::uint64_t end = before.device_block + units_of(before.size_bytes, kBlockSizeBytes);
+    const auto slot = [&](std::uint64_t block) {
+      return state_.slot_of(static_cast<std::uint32_t>(block));
+    };
+    const SlotId last = slot(end - 1);
+    const SlotId first = slot(extent.device_block);
+    if (first < slot(before.device_block) || first > last) return false;
+    return extent.device_block < end || state_.window_of(before) != state_.window_of(extent);
   }
 
   Result<void> claim_extents(NodeId node) NO_THREAD_SAFETY_ANALYSIS {
     Extent scratch;
     const auto extents = state_.index.extents(node, scratch);
-    if (auto ok = check_shape(node, extents); !ok) return ok;
     for (const Extent& extent : extents)
       if (auto ok = check_place(extent); !ok) return ok;
+    if (auto ok = check_shape(node, extents); !ok) return ok;
     for (const SlotRun run : state_.runs_of(extents))
       if (!state_.slots.claim(run)) return fail(Errc::kCorrupt, "two values own one slot");
     return {};

@@ -164,7 +164,7 @@ void StateLoader::apply_body(SetNode& record, std::uint64_t sequence) NO_THREAD_
   } else {
     state_.index.set_attributes(node, image.attributes);
   }
-  if (image.kind == NodeKind::kFile)
+  if (image.kind == NodeKind::kFile || !image.extents.empty())  // the latter is judged later
     state_.index.set_content(node, image.size_bytes, std::move(image.extents));
   if (!image.target.empty()) state_.index.set_target(node, std::move(image.target));
   if (!image.xattrs.empty() || !state_.index.xattrs(node).empty())

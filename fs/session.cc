@@ -51,7 +51,10 @@ std::string explain(const std::string& path, const Error& error) {
     case Errc::kBusy:
       return text + "; it is mounted or open elsewhere, unmount it there first";
     case Errc::kCorrupt:
-      return text + "; 'kvslot fsck' says what is wrong, 'kvslot format' makes a new store";
+      return text + (text.find(';') != std::string::npos
+                         ? ""
+                         : "; 'kvslot fsck' says what is wrong, 'kvslot fsck --salvage DIR' takes "
+                           "out what is whole");
     default:
       return text;
   }

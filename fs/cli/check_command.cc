@@ -1,8 +1,9 @@
-// `kvslot info` and `kvslot fsck`: both only read. The step after is core's admin.h.
+// `kvslot info`, and `kvslot fsck` with what it mends. The step after is core's admin.h.
 #include <fmt/core.h>
 #include <kvslot/admin.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "fs/cli/commands.h"
@@ -34,15 +35,63 @@ class Progress {
   int shown_percent_ = -1;
 };
 
-void print_report(const std::string& path, const CheckReport& report) {
-  std::uint64_t errors = 0;
-  for (const CheckFinding& finding : report.findings) {
-    if (finding.is_error) ++errors;
+void print_findings(const std::string& path, const CheckReport& report) {
+  for (const CheckFinding& finding : report.findings)
     fmt::print("{}: {}: {}\n", path, finding.is_error ? "error" : "remark", finding.what);
-  }
+}
+
+// How bad it is, and the remedy.
+std::string verdict(const CheckReport& report) {
+  if (!report.damaged) return "clean";
+  const auto count = [&](Remedy remedy) {
+    return std::ranges::count(report.findings, remedy, &CheckFinding::remedy);
+  };
+  const auto repairable = count(Remedy::kRepair);
+  const auto left = count(Remedy::kSalvage);
+  const std::string errors = fmt::format("damaged ({} errors)", repairable + left);
+  if (left == 0) return errors + "; 'kvslot fsck --repair' mends it";
+  const bool some = repairable != 0 && report.opens;
+  return fmt::format("{}; {}'kvslot fsck --salvage DIR' takes out what is whole", errors,
+                     some ? "'kvslot fsck --repair' mends a part, " : "");
+}
+
+void print_summary(const std::string& path, const CheckReport& report) {
   fmt::print("{}: {}, {} keys, {} directories, {} bytes, {} slots used, {} free\n", path,
-             report.damaged ? fmt::format("damaged ({} errors)", errors) : "clean", report.keys,
-             report.directories, report.values_bytes, report.slots_used, report.slots_free);
+             verdict(report), report.keys, report.directories, report.values_bytes,
+             report.slots_used, report.slots_free);
+}
+
+int refuse(const std::string& path, const Error& error) {
+  complain(path, explain_store(error));
+  return kFsckCouldNotRun;
+}
+
+int check(const FsckArguments& arguments, Device& device, const CheckOptions& options,
+          Progress& progress) {
+  const auto report = check_device(device, options);
+  progress.clear();
+  if (!report) return refuse(arguments.path, report.error());
+  print_findings(arguments.path, *report);
+  print_summary(arguments.path, *report);
+  return report->damaged ? kFsckDamaged : kExitOk;
+}
+
+int repair(const FsckArguments& arguments, Device& device, const CheckOptions& options,
+           Progress& progress) {
+  const auto report = repair_device(device, options);
+  progress.clear();
+  if (!report) return refuse(arguments.path, report.error());
+  print_findings(arguments.path, report->before);
+  for (const std::string& done : report->done) fmt::print("{}: repair: {}\n", arguments.path, done);
+  if (report->done.empty() && report->after.damaged)
+    fmt::print("{}: repair: what is wrong would need a guess, nothing was written\n",
+               arguments.path);
+  print_summary(arguments.path, report->after);
+  const auto repairable = [](const CheckReport& of) {
+    return std::ranges::count(of.findings, Remedy::kRepair, &CheckFinding::remedy);
+  };
+  return (repairable(report->after) < repairable(report->before) ? kFsckCorrected : kExitOk) |
+         (report->after.damaged ? kFsckDamaged : kExitOk);
 }
 
 }  // namespace
@@ -75,7 +124,8 @@ int run_info(const std::string& path) {
 }
 
 int run_fsck(const FsckArguments& arguments) {
-  const auto device = open_device(arguments.path, Access::kRead);
+  const auto device =
+      open_device(arguments.path, arguments.repair ? Access::kWrite : Access::kRead);
   if (!device) {
     complain(arguments.path, device.error());
     return kFsckCouldNotRun;
@@ -84,14 +134,7 @@ int run_fsck(const FsckArguments& arguments) {
   const CheckOptions options{
       .verify_values = arguments.verify_values,
       .on_progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
-  const auto report = check_device(**device, options);
-  progress.clear();
-  if (!report) {
-    complain(arguments.path, explain_store(report.error()));
-    return kFsckCouldNotRun;
-  }
-  print_report(arguments.path, *report);
-  return report->damaged ? kFsckDamaged : kExitOk;
+  return (arguments.repair ? repair : check)(arguments, **device, options, progress);
 }
 
 }  // namespace kvslot::cli

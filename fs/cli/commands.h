@@ -13,7 +13,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 
-// Of fsck, as fsck(8) has them.
+// Of fsck, as fsck(8) has them: 1 and 4 may come together, as 5.
+inline constexpr int kFsckCorrected = 1;
 inline constexpr int kFsckDamaged = 4;
 inline constexpr int kFsckCouldNotRun = 8;
 inline constexpr int kFsckUsage = 16;
@@ -44,6 +45,7 @@ int run_info(const std::string& path);
 struct FsckArguments {
   std::string path;
   bool verify_values = true;
+  bool repair = false;
 };
 int run_fsck(const FsckArguments& arguments);
 

@@ -38,7 +38,9 @@ std::string explain_damage(std::string_view step) {
     return fmt::format("is {}; bring it back to its full size, or restore a backup",
                        step.substr(0, step.find(';')));
   }
-  return with_remedy(fmt::format("is damaged ({})", step), "'kvslot fsck' tells how far");
+  return with_remedy(
+      fmt::format("is damaged ({})", step),
+      "'kvslot fsck' tells how far, 'kvslot fsck --salvage DIR' takes out what is whole");
 }
 
 }  // namespace

@@ -116,12 +116,16 @@ void add_checks(CLI::App& app, CommandLine& line) {
   required(info, "PATH", line.info_path, "Block device or image file");
   info->callback([&line] { line.run = [&line] { return run_info(line.info_path); }; });
 
-  CLI::App* fsck = app.add_subcommand("fsck",
-                                      "Check a store, unmounted, changing nothing: 0 clean, 4 "
-                                      "damaged, 8 could not run, 16 wrong usage");
+  CLI::App* fsck = app.add_subcommand("fsck", "Check, repair or salvage a store, unmounted");
   required(fsck, "PATH", line.fsck.path, "Block device or image file");
   fsck->add_flag("--no-values", line.skip_values, "Check the structure only, not every value");
-  fsck->add_flag("-n", line.is_ignored, "Change nothing, as always");
+  CLI::Option* check_only = fsck->add_flag("-n", line.is_ignored, "Change nothing (the default)");
+  CLI::Option* repair = fsck->add_flag("--repair,-a,-p,-y", line.fsck.repair,
+                                       "Mend what needs no guess, and say what was done");
+  repair->excludes(check_only);
+  fsck->footer(
+      "Exit codes, as of fsck(8): 0 clean (a remark tells what a crash left), 1 errors corrected, "
+      "4 errors left (5: some of both), 8 could not run, 16 wrong usage.");
   fsck->callback([&line] {
     line.fsck.verify_values = !line.skip_values;
     line.run = [&line] { return run_fsck(line.fsck); };

@@ -39,9 +39,17 @@ struct StoreInfo {
 };
 Result<StoreInfo> read_store_info(Device& device);
 
+// What helps against a finding.
+enum class Remedy : std::uint8_t {
+  kNone,     // nothing is wrong
+  kRepair,   // the store says elsewhere what is right
+  kSalvage,  // only a guess could mend it: take out what is whole, or restore a backup
+};
+
 struct CheckFinding {
   bool is_error = true;  // false: a remark, the store is clean
   std::string what;      // one line: what is wrong, where, and what it means
+  Remedy remedy = Remedy::kNone;
 };
 
 struct CheckReport {
@@ -49,6 +57,9 @@ struct CheckReport {
   std::uint64_t keys = 0, directories = 0, values_bytes = 0, slots_used = 0, slots_free = 0;
   std::uint64_t journal_blocks = 0;
   bool damaged = false;
+  bool opens = true;                    // for writing; not where its structure contradicts itself
+  std::uint32_t stale_superblocks = 0;  // copies older than the newest
+  bool clean = true;  // closed; false: what a crash leaves, the next opening replays the journal
 };
 
 struct CheckOptions {
@@ -59,5 +70,18 @@ struct CheckOptions {
 // Reads everything, changes nothing, and shares no code with the writer but the layout.
 //   errors   only what made the check itself impossible; damage is in the report
 Result<CheckReport> check_device(Device& device, const CheckOptions& options);
+
+struct RepairReport {
+  CheckReport before, after;
+  std::vector<std::string> done;  // one line each; empty: nothing was written
+};
+
+// Checks, mends what needs no guess (Remedy::kRepair), and checks again without the values. Where
+// the structure contradicts itself, or nothing is wrong, nothing is written. Power may be lost at
+// any point: the store is then no worse, and the next repair goes on.
+//   errors   what made the check impossible; kNoSpace, kIo where writing failed; kReadOnly where a
+//            newer kvslot wrote the store
+//   source   core/repair_device.cc
+Result<RepairReport> repair_device(Device& device, const CheckOptions& options);
 
 }  // namespace kvslot

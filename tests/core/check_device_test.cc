@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <kvslot/volume.h>
 
 #include <functional>
 #include <random>
@@ -10,11 +11,11 @@
 namespace kvslot {
 namespace {
 
+using ::testing::AllOf;
 using testing::check;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::errors_of;
-using testing::expect_error;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kDeviceBytes;
@@ -22,6 +23,19 @@ using testing::remarks_of;
 using testing::SimulatedDevice;
 using testing::text_of;
 using Planted = testing::PlantedStore;
+
+// Recovery and check read the same page with different code: both must come to one judgement.
+void expect_recovery_agrees(const SimulatedDevice& device, const CheckReport& report) {
+  const auto opened = Volume::open(device.process_crash(), {.seed = 1});
+  EXPECT_EQ(opened.has_value(), report.opens) << (opened ? "opened" : opened.error().step) << "\n"
+                                              << text_of(report);
+}
+
+// The one thing that is wrong.
+void expect_error(SimulatedDevice& device, const std::string& part) {
+  testing::expect_error(device, part);
+  expect_recovery_agrees(device, check(device));
+}
 
 TEST(CheckDevice, AStoreWrittenByHandIsClean) {
   Planted store;
@@ -49,14 +63,13 @@ TEST(CheckDevice, AnEmptyStoreIsCleanAndNotWrittenTo) {
   EXPECT_EQ(device.counters().writes, writes);
 }
 
-TEST(CheckDevice, ADamagedCopyOfTheSuperblockIsARemark) {
+TEST(CheckDevice, ADamagedCopyOfTheSuperblockIsFoundAndAnotherStandsIn) {
   for (std::size_t copy = 0; copy < kSuperblockCopies; ++copy) {
     Planted store;
     store.write();
     store.device.flip_bit(superblock_offsets(kDeviceBytes)[copy] + 100, 3);
-    const CheckReport report = check(store.device);
-    EXPECT_FALSE(report.damaged);
-    EXPECT_THAT(remarks_of(report), ElementsAre(HasSubstr("is damaged")));
+    expect_error(store.device, "is damaged");
+    EXPECT_EQ(check(store.device).findings[0].remedy, Remedy::kRepair);
   }
 }
 
@@ -68,21 +81,25 @@ TEST(CheckDevice, NoGoodCopyOfTheSuperblockIsDamage) {
   EXPECT_THAT(errors_of(check(store.device)), Contains(HasSubstr("no copy of the superblock")));
 }
 
-TEST(CheckDevice, StaleDisagreeingAndForeignCopiesAreRemarks) {
-  const auto remark_of = [](const std::function<void(Superblock&)>& change) {
+TEST(CheckDevice, AStaleCopyIsARemarkADisagreeingOrForeignOneAnError) {
+  const auto finding_of = [](const std::function<void(Superblock&)>& change) {
     Planted store;
     store.write();
     Superblock changed = store.superblock;
     change(changed);
     store.device.poke(superblock_offsets(kDeviceBytes)[3], encode_superblock(changed));
     const CheckReport report = check(store.device);
-    EXPECT_FALSE(report.damaged);
-    return report.findings.empty() ? std::string() : report.findings[0].what;
+    EXPECT_EQ(report.findings.size(), 1);
+    if (report.findings.empty()) return std::string();
+    EXPECT_EQ(report.damaged, report.findings[0].remedy == Remedy::kRepair);
+    return (report.damaged ? "error: " : "remark: ") + report.findings[0].what;
   };
-  EXPECT_THAT(remark_of([](Superblock& s) { s.sequence = 4; }), HasSubstr("older"));
-  EXPECT_THAT(remark_of([](Superblock& s) { s.clean = !s.clean; }), HasSubstr("disagrees"));
-  EXPECT_THAT(remark_of([](Superblock& s) { s.geometry.uuid[0] ^= 1; }),
-              HasSubstr("another store"));
+  EXPECT_THAT(finding_of([](Superblock& s) { s.sequence = 4; }),
+              HasSubstr("remark: 1 of the superblock's copies are older"));
+  EXPECT_THAT(finding_of([](Superblock& s) { s.clean = !s.clean; }),
+              AllOf(HasSubstr("error"), HasSubstr("disagrees")));
+  EXPECT_THAT(finding_of([](Superblock& s) { s.geometry.uuid[0] ^= 1; }),
+              AllOf(HasSubstr("error"), HasSubstr("another store")));
 }
 
 TEST(CheckDevice, ANewerFormatIsNotJudged) {
@@ -282,7 +299,8 @@ TEST(CheckDevice, RecordsWithRandomBytesAreJudgedWithoutHarm) {
     }
     store.write_block(records, 2);
     store.write();
-    static_cast<void>(check(store.device));
+    SCOPED_TRACE("round " + std::to_string(round));
+    expect_recovery_agrees(store.device, check(store.device));
   }
 }
 
@@ -319,6 +337,44 @@ TEST(CheckDevice, TwoNodesWithOneNameAreFound) {
   expect_error(store.device, "'same\\x0a' is the name of two objects, 2 and 4");
 }
 
+TEST(CheckDevice, TwoNodesInOnePlaceOfADirectoryAreFound) {
+  Planted store;
+  store.add(Planted::file(2, 1, "first", {}));
+  SetNode second = Planted::file(3, 1, "second", {});
+  second.image.cookie = 2;  // the place that the first has by its id
+  store.add(second);
+  store.write();
+  expect_error(store.device, "'first' and 'second' have one place in the listing");
+  Planted moved;
+  moved.add(Planted::file(2, 1, "first", {}));
+  moved.add(Planted::file(3, 1, "second", {}));
+  moved.write_block(
+      {MoveNode{.object = ObjectId{3}, .parent = ObjectId::kRoot, .cookie = 2, .name = "s"}});
+  moved.write();
+  expect_error(moved.device, "have one place in the listing");
+}
+
+TEST(CheckDevice, IdsOutOfRangeAreFound) {
+  for (const bool is_object : {true, false}) {
+    Planted store;
+    SetNode node = Planted::file(2, 1, "a", {});
+    if (is_object) {
+      node.image.object = ObjectId{kIdMax + 1};
+    } else {
+      node.image.cookie = kIdMax + 1;
+    }
+    store.add(node);
+    store.write();
+    expect_error(store.device, "checkpoint 3 cannot be used");
+  }
+  Planted stamp;
+  Extent extent = stamp.value(2, 10, "value");
+  extent.stamp = kIdMax + 1;
+  stamp.write_block({Planted::file(2, 1, "a", {extent})});
+  stamp.write();
+  expect_error(stamp.device, "cannot be decoded");
+}
+
 TEST(CheckDevice, ADirectoryWithAValueIsFound) {
   Planted store;
   SetNode node = Planted::directory(ObjectId{2}, ObjectId::kRoot, "dir");
@@ -338,6 +394,23 @@ TEST(CheckDevice, ASlotWithTwoOwnersIsFound) {
   store.write();
   EXPECT_THAT(errors_of(check(store.device, false)),
               ElementsAre(HasSubstr("slot 10 is owned twice, by 'a' and 'b'")));
+}
+
+TEST(CheckDevice, TwoWindowsOfAValueInOneSlotAreFound) {
+  Planted store;
+  const Extent first = store.value(2, 10, "window");
+  Extent second = first;
+  second.file_block = 32;
+  store.add(Planted::file(2, 1, "a", {first, second}));
+  store.write();
+  expect_error(store.device, "slot 10 is owned twice, by 'a' and 'a'");
+}
+
+TEST(CheckDevice, ACheckpointInAQuarantinedSlotIsFound) {
+  Planted store;
+  store.add(QuarantineSlots{{SlotId{1}, 1}});
+  store.write();
+  expect_error(store.device, "slot 1 is quarantined");
 }
 
 TEST(CheckDevice, AValueInACheckpointsSlotIsFound) {
@@ -418,6 +491,23 @@ TEST(CheckDevice, AReadThatFailsOnceIsARemarkAndOneThatFailsAlwaysIsDamage) {
   fault.times = UINT64_MAX;
   store.device.add_fault(fault);
   expect_error(store.device, "cannot be read");
+}
+
+TEST(CheckDevice, AValueOfTheTailThatCannotBeReadDoesNotEndTheLog) {
+  Planted store;
+  store.write_block({Planted::file(2, 1, "a", {store.value(2, 10, "a")})});
+  store.write();
+  testing::Fault fault{.kind = testing::OperationKind::kRead,
+                       .times = 1,
+                       .offset_bytes = store.offset_of(10),
+                       .size_bytes = kBlockSizeBytes};
+  store.device.add_fault(fault);
+  EXPECT_EQ(check(store.device, false).keys, 1) << "a fault on the way costs nothing";
+  fault.times = UINT64_MAX;
+  store.device.add_fault(fault);
+  const CheckReport report = check(store.device, false);
+  EXPECT_THAT(errors_of(report), ElementsAre(HasSubstr("nobody knows where the log ends")));
+  EXPECT_FALSE(report.opens);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/attached_image.h"
 #include "tests/support/command.h"
 #include "tests/support/damage.h"
 #include "tests/support/mount_guard.h"
@@ -102,25 +103,9 @@ TEST_F(CliMountTest, AMountedStoreIsRefusedByEverythingElse) {
   expect_ok(run_kvslot({"unmount", mount.path()}));
 }
 
-// A loop device over an image, detached at the end.
-class Loop {
- public:
-  explicit Loop(const std::string& image)
-      : path_(run_shell("losetup -f --show \"$1\"", {image}).out) {
-    if (!path_.empty()) path_.pop_back();
-  }
-  ~Loop() { (void)run_shell("losetup -d \"$1\"", {path_}); }
-  Loop(const Loop&) = delete;
-  Loop& operator=(const Loop&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 TEST_F(CliMountTest, ABlockDeviceIsHeldByItsMountAndSparedByFormat) {
   const std::string image = directory_.make_image("disk.img", 32 << 20);
-  const Loop loop(image);
+  const testing::AttachedImage loop(image);
   if (loop.path().empty()) GTEST_SKIP() << "no loop devices here";
   const MountGuard mount(directory_.path("mnt"));
   expect_refused(run_kvslot({"format", image, "--force"}), 1, loop.path());
