@@ -13,6 +13,8 @@ constexpr int kComponentsShown = 1024;  // a circle of directories would have no
 
 std::uint64_t raw(ObjectId object) { return static_cast<std::uint64_t>(object); }
 
+}  // namespace
+
 void append_escaped(std::string& text, std::string_view name) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   for (const char c : name) {
@@ -29,13 +31,12 @@ void append_escaped(std::string& text, std::string_view name) {
   }
 }
 
-}  // namespace
-
 void CheckedState::clear() {
   nodes_.clear();
   unused_.clear();
   by_object_.clear();
   names_.clear();
+  targets_.clear();
   extents_.clear();
   dead_extents_ = 0;
   tail_.clear();
@@ -58,6 +59,11 @@ std::uint32_t CheckedState::find(std::uint64_t object) const {
 
 std::string_view CheckedState::name(const CheckedNode& node) const {
   return {names_.data() + node.name_at, node.name_bytes};
+}
+
+std::string CheckedState::target(const CheckedNode& node) const {
+  const auto found = targets_.find(node.object);
+  return found == targets_.end() ? std::string() : found->second;
 }
 
 std::span<const Extent> CheckedState::extents(const CheckedNode& node) const {
@@ -164,6 +170,7 @@ void CheckedState::apply_body(SetNode& record, std::uint64_t sequence) {
   const std::uint32_t found = find(raw(image.object));
   CheckedNode& node = found == kNowhere ? make_node(raw(image.object), image.kind) : nodes_[found];
   set_content(node, image.size_bytes, image.extents);
+  if (!image.target.empty()) targets_[raw(image.object)] = image.target;
   set_name(node, raw(image.parent), image.cookie, image.name);
 }
 
@@ -176,6 +183,7 @@ void CheckedState::apply_body(RemoveNode& record, std::uint64_t) {
   const std::uint32_t found = find(raw(record.object));
   if (found == kNowhere || record.object == ObjectId::kRoot) return;
   by_object_.erase(raw(record.object));
+  targets_.erase(raw(record.object));
   dead_extents_ += nodes_[found].extent_count;
   nodes_[found] = CheckedNode();
   unused_.push_back(found);

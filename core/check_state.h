@@ -18,6 +18,9 @@
 
 namespace kvslot {
 
+// A name on one line of text: control bytes and backslashes as escapes.
+void append_escaped(std::string& text, std::string_view name);
+
 struct CheckedNode {
   std::uint64_t object = 0;  // 0: removed, the place may be used again
   std::uint64_t parent = 0;
@@ -54,6 +57,7 @@ class CheckedState {
   [[nodiscard]] std::span<const CheckedNode> nodes() const { return nodes_; }
   [[nodiscard]] std::string_view name(const CheckedNode& node) const;
   [[nodiscard]] std::span<const Extent> extents(const CheckedNode& node) const;
+  [[nodiscard]] std::string target(const CheckedNode& node) const;  // of a symbolic link
   [[nodiscard]] bool owns(const TailExtent& tail) const;
   [[nodiscard]] const std::deque<TailExtent>& tail() const { return tail_; }
   [[nodiscard]] const std::vector<SlotRun>& quarantined() const { return quarantined_; }
@@ -81,6 +85,7 @@ class CheckedState {
   std::vector<std::uint32_t> unused_;
   tsl::robin_map<std::uint64_t, std::uint32_t> by_object_;
   std::vector<char> names_;
+  tsl::robin_map<std::uint64_t, std::string> targets_;  // by object
   std::vector<Extent> extents_;
   std::uint64_t dead_extents_ = 0;  // of extents_, those that no node names
   std::deque<TailExtent> tail_;     // in order of sequence

@@ -59,8 +59,9 @@ void ExtentReader::read(std::span<ExtentToRead> group) {
   for (std::size_t i = 0; i < group.size(); ++i) {
     ExtentToRead& item = group[i];
     item.os_errno = requests[request_of[i]].error;
+    item.bytes = ConstBytes(data, item.extent.size_bytes);
     const bool holds = extent_checksum(geometry_.uuid, item.object, item.extent.stamp,
-                                       {data, item.extent.size_bytes}) == item.extent.checksum;
+                                       item.bytes) == item.extent.checksum;
     item.verdict = item.os_errno != 0 ? ExtentVerdict::kUnreadable
                    : holds            ? ExtentVerdict::kGood
                                       : ExtentVerdict::kMismatch;

@@ -22,7 +22,8 @@ struct ExtentToRead {
   ObjectId object = ObjectId::kNone;
   Extent extent;
   ExtentVerdict verdict = ExtentVerdict::kGood;
-  int os_errno = 0;  // with kUnreadable
+  int os_errno = 0;       // with kUnreadable
+  ConstBytes bytes = {};  // of the extent, until the next read
 };
 
 // Threads: one thread at a time.

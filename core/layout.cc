@@ -25,6 +25,12 @@ constexpr std::size_t kChecksumOffset = 8;
 constexpr std::size_t kCheckedFrom = 16;
 constexpr std::uint64_t kSuperblockSeed = 0x6b76736c6f742131;
 
+// Where structures repeat the UUID, or half of it, for salvage.
+constexpr std::size_t kSuperblockUuidOffset = 64;
+constexpr std::size_t kJournalHintOffset = 56;
+constexpr std::size_t kChunkUuidOffset = 28;
+constexpr std::size_t kManifestUuidOffset = kBlockSizeBytes - sizeof(Uuid);
+
 void store_u64(Bytes target, std::size_t offset, std::uint64_t value) {
   std::memcpy(target.data() + offset, &value, sizeof value);
 }
@@ -33,6 +39,17 @@ std::uint64_t load_u64(ConstBytes source, std::size_t offset) {
   std::uint64_t value = 0;
   std::memcpy(&value, source.data() + offset, sizeof value);
   return value;
+}
+
+std::uint64_t half_of(const Uuid& uuid, std::uint64_t number) {
+  return load_u64(std::as_bytes(std::span(uuid)), number % 2 * sizeof(std::uint64_t));
+}
+
+std::optional<Uuid> uuid_at(ConstBytes block, std::size_t offset) {
+  Uuid uuid{};
+  std::memcpy(uuid.data(), block.data() + offset, uuid.size());
+  if (uuid == Uuid{}) return std::nullopt;  // written by a kvslot that did not repeat it
+  return uuid;
 }
 
 // The checksum of a structure covers its first eight bytes and everything behind the checksum.
@@ -256,7 +273,7 @@ void seal_journal_block(Bytes block, JournalHeader& header, const Uuid& uuid) {
   out.number(header.durable_upto);
   out.number(header.payload_bytes);
   out.number(header.record_count);
-  out.zeros(kJournalHeaderBytes - head.size());
+  out.number(half_of(uuid, header.sequence));
   std::memcpy(block.data(), head.data(), head.size());
   header.checksum = structure_checksum(
       block, checksum_seed(uuid, ChecksumKind::kJournal, header.epoch, header.sequence));
@@ -302,7 +319,8 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest, const Uuid& uui
     out.number(entry.slot);
     out.number(entry.size_bytes);
   }
-  out.zeros(kBlockSizeBytes - block.size());
+  out.zeros(kManifestUuidOffset - block.size());
+  out.bytes(std::as_bytes(std::span(uuid)));
   const std::uint64_t seed =
       checksum_seed(uuid, ChecksumKind::kManifest, manifest.checkpoint_sequence, manifest.index);
   store_u64(block, kChecksumOffset, structure_checksum(block, seed));
@@ -347,6 +365,7 @@ void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t in
   out.number(std::uint64_t{0});  // checksum
   out.number(checkpoint_sequence);
   out.number(payload_bytes);
+  out.bytes(std::as_bytes(std::span(uuid)));
   out.zeros(kChunkHeaderBytes - head.size());
   std::memcpy(chunk.data(), head.data(), head.size());
   const Bytes rest = chunk.subspan(kChunkHeaderBytes + payload_bytes);
@@ -374,6 +393,21 @@ Result<ConstBytes> open_chunk(ConstBytes chunk, std::uint64_t checkpoint_sequenc
   return chunk.subspan(kChunkHeaderBytes, payload_bytes);
 }
 
+std::optional<ChunkHeader> peek_chunk_header(ConstBytes first_block) {
+  ByteReader in(first_block);
+  if (in.number<std::uint32_t>() != kChunkMagic) return std::nullopt;
+  ChunkHeader header;
+  header.index = in.number<std::uint32_t>();
+  in.number<std::uint64_t>();  // checksum
+  header.checkpoint_sequence = in.number<std::uint64_t>();
+  header.payload_bytes = in.number<std::uint32_t>();
+  if (!in.ok() || header.payload_bytes > kChunkSizeBytesMax - kChunkHeaderBytes)
+    return std::nullopt;
+  header.size_bytes = static_cast<std::uint32_t>(
+      round_up(kChunkHeaderBytes + header.payload_bytes, kBlockSizeBytes));
+  return header;
+}
+
 bool write_trailer(Bytes slack, const Trailer& trailer, const Uuid& uuid) {
   const std::size_t size = kTrailerFixedBytes + trailer.name.size();
   if (slack.size() < size) return false;
@@ -388,7 +422,7 @@ bool write_trailer(Bytes slack, const Trailer& trailer, const Uuid& uuid) {
   out.number(trailer.size_bytes);
   out.number(trailer.file_block);
   out.number(static_cast<std::uint32_t>(trailer.name.size()));
-  out.number(std::uint64_t{0});
+  out.number(half_of(uuid, trailer.stamp));
   out.number(kTrailerMagic);
   const std::uint64_t own = checksum_of(bytes, checksum_seed(uuid, ChecksumKind::kTrailer, 0, 0));
   out.number(own);
@@ -421,6 +455,39 @@ std::optional<Trailer> read_trailer(ConstBytes last_block, const Uuid& uuid) {
   ByteReader name(all);
   trailer.name = std::string(name.text(name_bytes));
   return trailer;
+}
+
+UuidHint peek_uuid(ConstBytes block) {
+  UuidHint hint;
+  if (block.size() != kBlockSizeBytes) return hint;
+  std::uint32_t magic = 0;
+  std::memcpy(&magic, block.data(), sizeof magic);
+  constexpr std::size_t kTrailerMagicOffset = kBlockSizeBytes - 12;
+  std::uint32_t trailer_magic = 0;
+  std::memcpy(&trailer_magic, block.data() + kTrailerMagicOffset, sizeof trailer_magic);
+  hint.is_structure = true;
+  if (magic == kChunkMagic) {
+    hint.whole = uuid_at(block, kChunkUuidOffset);
+  } else if (magic == kManifestMagic) {
+    hint.whole = uuid_at(block, kManifestUuidOffset);
+  } else if (magic == kJournalMagic) {
+    hint.half = load_u64(block, 24) % 2;  // of the sequence
+    hint.half_value = load_u64(block, kJournalHintOffset);
+  } else if (trailer_magic == kTrailerMagic) {
+    hint.half = load_u64(block, kBlockSizeBytes - 48) % 2;  // of the stamp
+    hint.half_value = load_u64(block, kBlockSizeBytes - 20);
+  } else {
+    hint.is_structure = false;
+  }
+  if (hint.half_value == 0) hint.half.reset();
+  return hint;
+}
+
+std::optional<Uuid> peek_superblock_uuid(ConstBytes block) {
+  if (block.size() < kBlockSizeBytes ||
+      std::memcmp(block.data(), kSuperblockMagic.data(), kSuperblockMagic.size()) != 0)
+    return std::nullopt;
+  return uuid_at(block, kSuperblockUuidOffset);
 }
 
 }  // namespace kvslot

@@ -136,6 +136,18 @@ void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t in
 [[nodiscard]] Result<ConstBytes> open_chunk(ConstBytes chunk, std::uint64_t checkpoint_sequence,
                                             std::uint32_t index, const Uuid& uuid);
 
+// What the header of a chunk says, if its magic and size make sense; nothing is verified.
+struct ChunkHeader {
+  std::uint64_t checkpoint_sequence = 0;
+  std::uint32_t index = 0;
+  std::uint32_t payload_bytes = 0;
+  std::uint32_t size_bytes = 0;  // whole blocks, header included
+  [[nodiscard]] ConstBytes payload(ConstBytes chunk) const {
+    return chunk.subspan(kChunkHeaderBytes, payload_bytes);
+  }
+};
+[[nodiscard]] std::optional<ChunkHeader> peek_chunk_header(ConstBytes first_block);
+
 // --- Trailer: who wrote these blocks, in the slack behind an extent's bytes. For salvage and for
 // people; nothing else reads it. An extent without slack for it has none.
 
@@ -156,6 +168,19 @@ inline constexpr std::size_t kTrailerFixedBytes = 64;
 bool write_trailer(Bytes slack, const Trailer& trailer, const Uuid& uuid);
 // The trailer at the end of an extent's last block, if one is there and its checksum holds.
 [[nodiscard]] std::optional<Trailer> read_trailer(ConstBytes last_block, const Uuid& uuid);
+
+// --- For salvage without a good superblock: what a block says of the store's UUID. Chunks and
+// manifests hold all of it, journal blocks and trailers one half. Nothing is verified.
+
+struct UuidHint {
+  bool is_structure = false;
+  std::optional<Uuid> whole;
+  std::optional<std::size_t> half;  // 0: the first eight bytes, 1: the others
+  std::uint64_t half_value = 0;
+};
+[[nodiscard]] UuidHint peek_uuid(ConstBytes block);
+// Of a superblock copy with its signature, whatever its checksum says.
+[[nodiscard]] std::optional<Uuid> peek_superblock_uuid(ConstBytes block);
 
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;

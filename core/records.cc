@@ -101,11 +101,6 @@ bool decode_extents(ByteReader& in, std::vector<Extent>& extents) {
   return in.ok();
 }
 
-bool is_valid_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
-}
-
 void encode_body(ByteWriter& out, const SetNode& record) {
   const NodeImage& image = record.image;
   out.number(image.object);
@@ -257,6 +252,11 @@ Result<Record> decode_body(std::uint8_t type, ByteReader& in) {
 }
 
 }  // namespace
+
+bool is_valid_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
 
 void encode_record(std::vector<std::byte>& out, const Record& record) {
   ByteWriter writer(out);

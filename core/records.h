@@ -81,6 +81,9 @@ struct QuarantineSlots {
 using Record = std::variant<SetNode, MoveNode, RemoveNode, SetAttributes, SetXattrs, PatchContent,
                             QuarantineSlots>;
 
+// Whether the bytes can be one component of a key.
+[[nodiscard]] bool is_valid_name(std::string_view name);
+
 void encode_record(std::vector<std::byte>& out, const Record& record);
 // Decodes one record and leaves the reader behind it.
 [[nodiscard]] Result<Record> decode_record(ByteReader& in);

@@ -16,6 +16,9 @@ namespace kvslot {
 // header line, a reserved owner such as `#checkpoint`, or the `-` that stands for nothing.
 [[nodiscard]] std::string escape_key(std::string_view key);
 
+// A line that holds escaped keys already: what is no UTF-8 or a control byte as `\xHH`.
+[[nodiscard]] std::string printable(std::string_view line);
+
 // The key that escape_key() was given.
 //   errors   kInvalid: an unknown or incomplete escape
 [[nodiscard]] Result<std::string> unescape_key(std::string_view text);

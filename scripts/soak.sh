@@ -49,6 +49,8 @@ round() {
   run "resources" kvslot_system_tests 'Resources*' KVSLOT_RESOURCES_OPENS=100000 \
     KVSLOT_RESOURCES_CREATES=1000000 KVSLOT_RESOURCES_LIVES=100
   run "kills" kvslot_system_tests '*/Kill.*' KVSLOT_KILL_ROUNDS=250 KVSLOT_KILL_SEED="$seed"
+  run "salvage" kvslot_core_tests 'SalvageDevice.Damage*' KVSLOT_SALVAGE_SEEDS=1000 \
+    KVSLOT_SALVAGE_SEED="$seed"
 }
 
 while round && [ -n "$minutes" ] && [ $SECONDS -lt $((minutes * 60)) ]; do

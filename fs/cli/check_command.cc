@@ -8,6 +8,7 @@
 
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
+#include "fs/cli/salvage_folder.h"
 #include "fs/cli/store_access.h"
 #include "fs/text.h"
 
@@ -17,12 +18,12 @@ namespace {
 // One line on a terminal that is written over as the check goes on; nothing elsewhere.
 class Progress {
  public:
-  void show(std::uint64_t done, std::uint64_t total) {
+  void show(const char* phase, std::uint64_t done, std::uint64_t total) {
     if (!is_terminal_ || total == 0) return;
     const auto percent = static_cast<int>(done * 100 / total);
     if (percent == shown_percent_) return;
     shown_percent_ = percent;
-    fmt::print(stderr, "\rchecking: {} %", percent);
+    fmt::print(stderr, "\r\033[K{}: {} %", phase, percent);
     std::fflush(stderr);
   }
   void clear() {
@@ -37,7 +38,8 @@ class Progress {
 
 void print_findings(const std::string& path, const CheckReport& report) {
   for (const CheckFinding& finding : report.findings)
-    fmt::print("{}: {}: {}\n", path, finding.is_error ? "error" : "remark", finding.what);
+    fmt::print("{}: {}: {}\n", path, finding.is_error ? "error" : "remark",
+               printable(finding.what));
 }
 
 // How bad it is, and the remedy.
@@ -94,6 +96,45 @@ int repair(const FsckArguments& arguments, Device& device, const CheckOptions& o
          (report->after.damaged ? kFsckDamaged : kExitOk);
 }
 
+int salvage(const FsckArguments& arguments, Device& device, Progress& progress) {
+  const std::string& directory = arguments.salvage_directory;
+  const auto folder = SalvageFolder::open(directory);
+  if (!folder) {
+    complain(directory, folder.error());
+    return kFsckCouldNotRun;
+  }
+  auto report = salvage_device(
+      device, **folder,
+      {.on_progress = [&](const char* phase, std::uint64_t done, std::uint64_t total) {
+        progress.show(phase, done, total);
+      }});
+  if (report)
+    if (auto finished = (*folder)->finish(); !finished) report = std::unexpected(finished.error());
+  progress.clear();
+  if (!report && report.error().code == Errc::kCorrupt)
+    return refuse(arguments.path, report.error());
+  if (!report) {
+    complain(directory,
+             fmt::format("{}: {}; what is there was verified, salvage again into a larger folder",
+                         report.error().step, errno_text(report.error().os_errno)));
+    return kFsckCouldNotRun;
+  }
+  for (const std::string& note : report->notes)
+    fmt::print("{}: salvage: {}\n", arguments.path, printable(note));
+  if (report->unplaced != 0)
+    fmt::print(
+        "{}: salvage: {} values are named by no record and are in lost+found: removed keys "
+        "may be among them, and values that end in a hole look shorter\n",
+        arguments.path, report->unplaced);
+  if (report->older + report->removed != 0)
+    fmt::print("{}: salvage: left out: {} older versions, {} removed keys\n", arguments.path,
+               report->older, report->removed);
+  fmt::print("{}: salvaged {}: {} files, {} directories, {} links, {} bytes; {} partial, {} lost\n",
+             arguments.path, report->complete ? "everything" : "what was left", report->files,
+             report->directories, report->symlinks, report->bytes, report->partial, report->lost);
+  return report->complete ? kExitOk : kFsckDamaged;
+}
+
 }  // namespace
 
 int run_info(const std::string& path) {
@@ -131,9 +172,11 @@ int run_fsck(const FsckArguments& arguments) {
     return kFsckCouldNotRun;
   }
   Progress progress;
-  const CheckOptions options{
-      .verify_values = arguments.verify_values,
-      .on_progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
+  const CheckOptions options{.verify_values = arguments.verify_values,
+                             .on_progress = [&](std::uint64_t done, std::uint64_t total) {
+                               progress.show("checking", done, total);
+                             }};
+  if (!arguments.salvage_directory.empty()) return salvage(arguments, **device, progress);
   return (arguments.repair ? repair : check)(arguments, **device, options, progress);
 }
 

@@ -46,6 +46,7 @@ struct FsckArguments {
   std::string path;
   bool verify_values = true;
   bool repair = false;
+  std::string salvage_directory;  // empty: do not salvage
 };
 int run_fsck(const FsckArguments& arguments);
 

@@ -32,7 +32,8 @@ std::string step_text(const Error& error) {
 
 std::string explain_damage(std::string_view step) {
   if (step == "superblock: no kvslot signature") {
-    return "holds no kvslot store; give the path of one, or make one with 'kvslot format'";
+    return "holds no kvslot store; give the path of one, or make one with 'kvslot format' (if it "
+           "was one, 'kvslot fsck --salvage DIR' takes out what is left)";
   }
   if (step.starts_with("shorter ")) {
     return fmt::format("is {}; bring it back to its full size, or restore a backup",

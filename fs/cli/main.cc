@@ -123,6 +123,12 @@ void add_checks(CLI::App& app, CommandLine& line) {
   CLI::Option* repair = fsck->add_flag("--repair,-a,-p,-y", line.fsck.repair,
                                        "Mend what needs no guess, and say what was done");
   repair->excludes(check_only);
+  fsck->add_option("--salvage", line.fsck.salvage_directory,
+                   "Write every value that can be verified to DIR, a new or empty folder, and "
+                   "nothing to the store; 4 where something is missing")
+      ->type_name("DIR")
+      ->check([](const std::string& text) { return std::string(text.empty() ? "no folder" : ""); })
+      ->excludes(repair);
   fsck->footer(
       "Exit codes, as of fsck(8): 0 clean (a remark tells what a crash left), 1 errors corrected, "
       "4 errors left (5: some of both), 8 could not run, 16 wrong usage.");

@@ -84,4 +84,55 @@ struct RepairReport {
 //   source   core/repair_device.cc
 Result<RepairReport> repair_device(Device& device, const CheckOptions& options);
 
+// ---- Salvage.
+
+// A file, directory or symbolic link on its way out of a damaged store.
+struct SalvagedFile {
+  std::vector<std::string> path;  // directories and the name; no component is empty, "." or "..",
+                                  // or holds '/' or NUL
+  NodeKind kind = NodeKind::kFile;
+  std::uint64_t object = 0;  // unlike the path, nobody else's
+  std::uint64_t size_bytes = 0;
+  std::string target;  // of a symbolic link
+};
+
+enum class Salvaged : std::uint8_t { kWhole, kPartial, kNothing };
+
+// Where they go: begin, the verified bytes in any order, end, for one after the other. What is not
+// written is a hole.
+//   errors   kInvalid, kTooLarge: this one cannot be held, the others can; any other ends the
+//   salvage
+// Threads: one thread at a time.
+class SalvageSink {
+ public:
+  virtual ~SalvageSink() = default;
+  virtual Result<void> begin(const SalvagedFile& file) = 0;
+  virtual Result<void> write(std::uint64_t offset_bytes, ConstBytes bytes) = 0;
+  virtual Result<void> end(Salvaged outcome) = 0;
+};
+
+struct SalvageOptions {
+  std::function<void(const char* phase, std::uint64_t done, std::uint64_t total)> on_progress;
+};
+
+struct SalvageReport {
+  std::uint64_t files = 0, directories = 0, symlinks = 0, bytes = 0;  // whole ones
+  std::uint64_t partial = 0;   // files of which a part is missing
+  std::uint64_t lost = 0;      // files of which nothing is left
+  std::uint64_t unplaced = 0;  // of all files, those that only their trailer tells of
+  std::uint64_t older = 0;     // versions that were found and are not the newest
+  std::uint64_t removed = 0;   // keys that were found, and that the journal says were removed
+  bool metadata_whole = false;
+  bool complete = false;           // all that the store held was written out whole
+  std::vector<std::string> notes;  // one line each: what was found, and what is missing
+};
+
+// Takes every value whose checksum holds out of a store, however damaged, and writes nothing to it.
+// Checkpoint and journal say what there is, where they are whole; otherwise whatever can be found
+// of them anywhere on the device, and then the trailers of values.
+//   errors   kCorrupt: nothing tells the store's UUID; those of the sink
+//   source   core/salvage_device.cc; core/LAYOUT.md "Salvage"
+Result<SalvageReport> salvage_device(Device& device, SalvageSink& sink,
+                                     const SalvageOptions& options);
+
 }  // namespace kvslot

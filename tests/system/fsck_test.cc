@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ using testing::expect_ok;
 using testing::expect_refused;
 using testing::fingerprint;
 using testing::run_kvslot;
+using testing::run_shell;
 
 class FsckTest : public ::testing::Test {
  protected:
@@ -96,6 +98,98 @@ TEST_F(FsckTest, ABlockDeviceIsRepairedToo) {
   const CommandResult repaired = run_kvslot({"fsck", "--repair", loop.path()});
   EXPECT_EQ(repaired.exit_code, 1) << repaired.out << repaired.err;
   expect_ok(run_kvslot({"fsck", loop.path()}));
+}
+
+// ---- salvage ----
+
+class FsckSalvageTest : public FsckTest {
+ protected:
+  FsckSalvageTest() : out_(directory_.path("out")) {
+    for (const auto& [key, value] : values_) expect_ok(run_kvslot({"put", path_, key}, value));
+  }
+  void expect_all_of_it() {
+    EXPECT_EQ(run_shell("cat \"$1\"", {out_ + "/dir/key"}).out, "value");
+    for (const auto& [key, value] : values_)
+      EXPECT_TRUE(run_shell("cat \"$1\"", {out_ + "/" + key}).out == value) << key;
+  }
+  CommandResult salvage() { return run_kvslot({"fsck", "--salvage", out_, path_}); }
+
+  const std::vector<std::pair<std::string, std::string>> values_ = {
+      {"dir/sub/large", std::string(300'000, 'l')},
+      {"dir/block", std::string(4096, 'b')},
+      {"empty", ""},
+      {"odd\x01\n\xff name", "odd"},
+      {std::string(255, 'n'), "long"}};
+  std::string out_;
+};
+
+TEST_F(FsckSalvageTest, AWholeStoreComesOutAndIsNotWrittenTo) {
+  const std::uint64_t before = fingerprint(path_);
+  const CommandResult result = salvage();
+  expect_ok(result);
+  EXPECT_TRUE(says(result, "salvaged everything: 6 files, 2 directories")) << result.out;
+  EXPECT_EQ(fingerprint(path_), before);
+  expect_all_of_it();
+}
+
+TEST_F(FsckSalvageTest, WithoutASuperblockEverythingComesOut) {
+  const auto size = std::filesystem::file_size(path_);
+  for (const std::uint64_t offset : {std::uint64_t{0}, size - (128U << 10U)})
+    testing::overwrite(path_, offset, std::string(128U << 10U, '\0'));
+  expect_refused(run_kvslot({"get", path_, "empty"}), 1, path_);
+  const CommandResult result = salvage();
+  EXPECT_EQ(result.exit_code, 4) << result.out << result.err;
+  EXPECT_TRUE(says(result, "no copy of the superblock is good")) << result.out;
+  expect_all_of_it();
+}
+
+TEST_F(FsckSalvageTest, ADamagedValueIsPartialAndItsHoleIsNamed) {
+  const CommandResult found =
+      run_shell("grep -abo llllllll \"$1\" | head -1 | cut -d: -f1", {path_});
+  testing::overwrite(path_, std::stoull(found.out) + 10, "X");
+  const CommandResult result = salvage();
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_TRUE(says(result, "'dir/sub/large'.partial: of 300000 bytes 0 to 131072 are missing"))
+      << result.out;
+  EXPECT_FALSE(std::filesystem::exists(out_ + "/dir/sub/large"));
+  EXPECT_EQ(std::filesystem::file_size(out_ + "/dir/sub/large.partial"), 300'000U);
+}
+
+TEST_F(FsckSalvageTest, TheFolderHasToBeNewOrEmpty) {
+  std::filesystem::create_directory(out_);
+  expect_ok(salvage());
+  expect_refused(salvage(), 8, out_);
+  out_ = path_;
+  expect_refused(salvage(), 8, out_);
+  out_ = directory_.path("missing/out");
+  expect_refused(salvage(), 8, out_);
+  expect_refused(run_kvslot({"fsck", "--salvage", "", path_}), 16, "--help");
+  expect_refused(run_kvslot({"fsck", "--salvage", directory_.path("x"), "--repair", path_}), 16,
+                 "--help");
+}
+
+TEST_F(FsckSalvageTest, AFullFolderIsOneLine) {
+  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  const testing::MountGuard small(directory_.path("small"));
+  ASSERT_EQ(::mount("kvslot-test", small.path().c_str(), "tmpfs", 0, "size=64k"), 0);
+  out_ = small.path("out");
+  expect_refused(salvage(), 8, out_);
+}
+
+TEST_F(FsckSalvageTest, WhatIsNoStoreIsRefused) {
+  const std::string zeros = directory_.make_image("zeros.img", 16 << 20);
+  expect_refused(run_kvslot({"fsck", "--salvage", out_, zeros}), 8, zeros);
+}
+
+TEST_F(FsckSalvageTest, SymbolicLinksAreMadeAndNeverFollowed) {
+  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  const testing::MountGuard guard(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path_, guard.path()}));
+  expect_ok(run_shell("ln -s /etc/passwd \"$1/link\" && ln -s .. \"$1/dir/up\"", {guard.path()}));
+  expect_ok(run_kvslot({"unmount", guard.path()}));
+  expect_ok(salvage());
+  EXPECT_EQ(std::filesystem::read_symlink(out_ + "/link"), "/etc/passwd");
+  EXPECT_EQ(std::filesystem::read_symlink(out_ + "/dir/up"), "..");
 }
 
 TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
