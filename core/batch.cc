@@ -95,8 +95,12 @@ Result<void> Batch::plan(ContentChange& change, PlannedChange& planned) {
 // Which node the change is for. With keep_existing and an existing key: none.
 Result<void> Batch::resolve(ContentChange& change, PlannedChange& planned) {
   Index& index = state_.index;
+  if (change.size_bytes > kValueSizeBytesMax)
+    return fail(Errc::kTooLarge, "a value has at most 16 TiB", EFBIG);
   if (change.node != NodeId::kNone) {
     if (!index.is_valid(change.node)) return fail(Errc::kNotFound, "no such node", ENOENT);
+    if (index.kind(change.node) != NodeKind::kFile)
+      return fail(Errc::kWrongKind, "only files have values", EISDIR);
     if (!index.is_linked(change.node) && !change.place_only)
       return fail(Errc::kNotFound, "the file was removed", ENOENT);
     planned.node = change.node;

@@ -45,11 +45,22 @@ std::vector<SuperblockCopy> read_copies(Device& device, std::uint64_t size_bytes
   return copies;
 }
 
+// Of the store with the most copies, the newest; of two with equally many, the newest of all.
 const SuperblockCopy* best_of(const std::vector<SuperblockCopy>& copies) {
   const SuperblockCopy* best = nullptr;
-  for (const SuperblockCopy& copy : copies)
-    if (copy.decoded && (best == nullptr || copy.decoded->sequence > best->decoded->sequence))
-      best = &copy;
+  std::size_t best_count = 0;
+  for (const SuperblockCopy& copy : copies) {
+    if (!copy.decoded) continue;
+    std::size_t count = 0;
+    for (const SuperblockCopy& other : copies)
+      if (other.decoded && other.decoded->geometry.uuid == copy.decoded->geometry.uuid) ++count;
+    const bool is_better =
+        best == nullptr || count > best_count ||
+        (count == best_count && copy.decoded->sequence > best->decoded->sequence);
+    if (!is_better) continue;
+    best = &copy;
+    best_count = count;
+  }
   return best;
 }
 

@@ -250,7 +250,11 @@ Result<Superblock> decode_superblock(ConstBytes block) {
   const std::uint64_t ring = superblock.geometry.journal_size_bytes;
   for (const CheckpointRoot* root : {&superblock.current, &superblock.previous}) {
     constexpr std::uint64_t kIdMax = (std::uint64_t{1} << 48) - (std::uint64_t{1} << 32);
-    if (root->next_object > kIdMax || root->next_stamp > kIdMax ||
+    // What only ever counts up is nowhere near its end, unless somebody forged it.
+    constexpr std::uint64_t kSequenceMax = std::uint64_t{1} << 62;
+    if (superblock.sequence > kSequenceMax || root->sequence > kSequenceMax ||
+        root->replay_from.sequence == 0 || root->replay_from.sequence > kSequenceMax ||
+        root->next_object > kIdMax || root->next_stamp > kIdMax ||
         root->replay_from.offset_bytes >= ring ||
         root->replay_from.offset_bytes % kBlockSizeBytes != 0 ||
         (root->manifest_slot != kNoSlot && root->manifest_slot >= superblock.geometry.slot_count))

@@ -17,9 +17,8 @@ enum class RecordType : std::uint8_t {
   kQuarantineSlots,
 };
 
-constexpr std::size_t kPrefixBytes = 5;          // type, size of the body
-constexpr std::size_t kNodeFixedBytes = 76;      // of SetNode, without what varies in length
-constexpr std::uint32_t kXattrCountMax = 32768;  // more than kXattrSizeBytesMax can hold
+constexpr std::size_t kPrefixBytes = 5;      // type, size of the body
+constexpr std::size_t kNodeFixedBytes = 76;  // of SetNode, without what varies in length
 
 void encode_attributes(ByteWriter& out, const Attributes& attributes) {
   out.number(static_cast<std::uint16_t>(attributes.mode));
@@ -57,14 +56,15 @@ void encode_xattrs(ByteWriter& out, const Xattrs& xattrs) {
   }
 }
 
+// Names as they can be listed, one behind the other, and no more of them than can be set.
 bool decode_xattrs(ByteReader& in, Xattrs& xattrs) {
   const auto count = in.number<std::uint16_t>();
-  if (count > kXattrCountMax) return false;
   for (std::uint16_t i = 0; i < count && in.ok(); ++i) {
     std::string name = decode_name(in);
+    if (name.empty() || name.find('\0') != std::string::npos) return false;
     xattrs.emplace_back(std::move(name), in.text(in.number<std::uint32_t>()));
   }
-  return in.ok();
+  return in.ok() && xattrs_bytes(xattrs) <= kXattrSizeBytesMax;
 }
 
 void encode_extents(ByteWriter& out, const std::vector<Extent>& extents) {
@@ -136,6 +136,12 @@ Result<Record> decode_set_node(ByteReader& in) {
   if (is_root ? image.kind != NodeKind::kDirectory || !image.name.empty()
               : !is_valid_name(image.name))
     return fail(Errc::kCorrupt, "node record: name");
+  const bool has_target = !image.target.empty();
+  if (image.target.size() > kSymlinkSizeBytesMax ||
+      has_target != (image.kind == NodeKind::kSymlink) ||
+      image.target.find('\0') != std::string::npos)
+    return fail(Errc::kCorrupt, "node record: target of a symbolic link");
+  if (image.size_bytes > kValueSizeBytesMax) return fail(Errc::kCorrupt, "node record: size");
   if (!image.extents.empty()) {
     const Extent& last = image.extents.back();
     if (std::uint64_t{last.file_block} * kBlockSizeBytes + last.size_bytes > image.size_bytes)
@@ -201,6 +207,7 @@ Result<Record> decode_patch_content(ByteReader& in) {
   record.object = in.number<ObjectId>();
   record.attributes = decode_attributes(in);
   record.size_bytes = in.number<std::uint64_t>();
+  if (record.size_bytes > kValueSizeBytesMax) return fail(Errc::kCorrupt, "patch record: size");
   const auto count = in.number<std::uint32_t>();
   if (count > in.left()) return fail(Errc::kCorrupt, "patch record: count");
   for (std::uint32_t i = 0; i < count; ++i) {

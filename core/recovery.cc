@@ -221,12 +221,17 @@ class Recovery {
     return {};
   }
 
-  // Slot by slot: a run may be listed twice, in the checkpoint and in the journal.
+  // Slot by slot, and each once: a run may be listed again and again, in the checkpoint and in the
+  // journal.
   void quarantine() NO_THREAD_SAFETY_ANALYSIS {
-    for (const SlotRun run : loader_.quarantined()) {
-      const auto first = static_cast<std::uint32_t>(run.first);
-      for (std::uint32_t i = 0; i < run.count && first + i < state_.geometry.slot_count; ++i) {
-        const SlotRun one{SlotId{first + i}, 1};
+    std::vector<SlotRun> runs = loader_.quarantined();
+    std::sort(runs.begin(), runs.end());
+    std::uint64_t next = 0;
+    for (const SlotRun run : runs) {
+      const auto first = std::uint64_t{static_cast<std::uint32_t>(run.first)};
+      const auto end = std::min<std::uint64_t>(first + run.count, state_.geometry.slot_count);
+      for (next = std::max(next, first); next < end; ++next) {
+        const SlotRun one{SlotId{static_cast<std::uint32_t>(next)}, 1};
         if (state_.slots.claim(one)) state_.slots.quarantine(one);
       }
     }

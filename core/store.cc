@@ -287,13 +287,18 @@ Result<void> Store::rename(std::string_view from, std::string_view to) {
 
 namespace {
 
-// What is removed meanwhile is left out.
-Result<void> list_below(Volume& volume, NodeId directory, const std::string& prefix,
-                        std::vector<ListedKey>& keys) {
+// A directory that is held, and what of it is still to be listed, the first entry last.
+struct OpenDirectory {
+  NodeId node = NodeId::kNone;
+  std::size_t prefix_bytes = 0;  // of the key so far
+  bool is_read = false;
+  std::vector<DirectoryEntry> entries;
+};
+
+Result<std::vector<DirectoryEntry>> entries_backwards(Volume& volume, NodeId directory) {
   constexpr std::size_t kEntriesTogether = 1024;
   std::vector<DirectoryEntry> entries;
-  std::uint64_t cookie = 0;
-  while (true) {
+  for (std::uint64_t cookie = 0;;) {
     auto some = volume.list(directory, cookie, kEntriesTogether);
     if (!some) return fail(some);
     if (some->empty()) break;
@@ -301,20 +306,41 @@ Result<void> list_below(Volume& volume, NodeId directory, const std::string& pre
     std::move(some->begin(), some->end(), std::back_inserter(entries));
   }
   std::sort(entries.begin(), entries.end(),
-            [](const DirectoryEntry& a, const DirectoryEntry& b) { return a.name < b.name; });
-  for (const DirectoryEntry& entry : entries) {
-    const std::string key = prefix.empty() ? entry.name : prefix + '/' + entry.name;
-    if (entry.kind == NodeKind::kSymlink) continue;
-    const auto node = volume.lookup(directory, entry.name, true);
-    if (!node) continue;
-    Result<void> listed;
-    if (node->kind == NodeKind::kDirectory) {
-      listed = list_below(volume, node->node, key, keys);
-    } else if (node->kind == NodeKind::kFile) {
-      keys.push_back({key, node->size_bytes});
+            [](const DirectoryEntry& a, const DirectoryEntry& b) { return a.name > b.name; });
+  return entries;
+}
+
+// Goes down without recursion: directories nest as deep as somebody likes. `way` holds what its
+// caller releases. What is removed meanwhile is left out.
+Result<void> list_below(Volume& volume, std::string key, std::vector<OpenDirectory>& way,
+                        std::vector<ListedKey>& keys) {
+  while (!way.empty()) {
+    OpenDirectory& in = way.back();
+    key.resize(in.prefix_bytes);
+    if (!in.is_read) {
+      auto entries = entries_backwards(volume, in.node);
+      if (!entries) return fail(entries);
+      in.entries = std::move(*entries);
+      in.is_read = true;
     }
+    if (in.entries.empty()) {
+      volume.release(in.node);
+      way.pop_back();
+      continue;
+    }
+    const DirectoryEntry entry = std::move(in.entries.back());
+    in.entries.pop_back();
+    if (entry.kind == NodeKind::kSymlink) continue;
+    const auto node = volume.lookup(in.node, entry.name, true);
+    if (!node) continue;
+    if (!key.empty()) key += '/';
+    key += entry.name;
+    if (node->kind == NodeKind::kDirectory) {
+      way.push_back({.node = node->node, .prefix_bytes = key.size(), .entries = {}});
+      continue;
+    }
+    if (node->kind == NodeKind::kFile) keys.push_back({key, node->size_bytes});
     volume.release(node->node);
-    if (!listed) return listed;
   }
   return {};
 }
@@ -331,8 +357,10 @@ Result<std::vector<ListedKey>> Store::list(std::string_view prefix) const {
     directory = node->node;
   }
   std::vector<ListedKey> keys;
-  const auto listed = list_below(*volume_, directory, std::string(prefix), keys);
-  volume_->release(directory);
+  std::vector<OpenDirectory> way = {
+      {.node = directory, .prefix_bytes = prefix.size(), .entries = {}}};
+  const auto listed = list_below(*volume_, std::string(prefix), way, keys);
+  for (const OpenDirectory& open : way) volume_->release(open.node);
   if (!listed) return fail(listed);
   return keys;
 }

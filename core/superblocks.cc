@@ -1,9 +1,12 @@
 // The four copies, and what it means when none of them is good.
 #include "core/superblocks.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/device_io.h"
 
@@ -16,14 +19,30 @@ struct CopyScan {
   bool any_error = false;
 };
 
+// A copy of another store that was written here by mistake must not outrank ours: of two stores the
+// one with more copies counts, and of its copies, as of equally many, the newest.
+const Superblock* best_of(const std::vector<Superblock>& good) {
+  const auto rank = [&](const Superblock& one) {
+    const auto votes = std::count_if(good.begin(), good.end(), [&](const Superblock& other) {
+      return other.geometry.uuid == one.geometry.uuid;
+    });
+    return std::pair(votes, one.sequence);
+  };
+  const auto best =
+      std::max_element(good.begin(), good.end(),
+                       [&](const Superblock& a, const Superblock& b) { return rank(a) < rank(b); });
+  return best == good.end() ? nullptr : &*best;
+}
+
 CopyScan scan_copies(Device& device) {
   CopyScan scan;
+  std::vector<Superblock> good;
   const Buffer block = Buffer::from_heap(kBlockSizeBytes);
   for (const std::uint64_t offset : superblock_offsets(device.info().size_bytes)) {
     const auto read = read_device(device, offset, block.first(kBlockSizeBytes));
     const Result<Superblock> copy =
         read ? decode_superblock(block.first(kBlockSizeBytes)) : Result<Superblock>(fail(read));
-    if (copy && (!scan.best || copy->sequence > scan.best->sequence)) scan.best = *copy;
+    if (copy) good.push_back(*copy);
     if (copy) continue;
     // The most telling error counts: a newer format over a bad checksum over no signature.
     const auto rank = [](Errc code) {
@@ -35,6 +54,7 @@ CopyScan scan_copies(Device& device) {
     scan.any_error = true;
     if (is_device_lost(scan.first_error.os_errno)) break;  // and it may still use the block
   }
+  if (const Superblock* const best = best_of(good)) scan.best = *best;
   return scan;
 }
 

@@ -87,6 +87,10 @@ TEST(Layout, SuperblocksThatNameImpossiblePlacesAreRefused) {
   EXPECT_TRUE(refused([](Superblock& s) { s.geometry.journal_offset_bytes += 4096; }));
   EXPECT_TRUE(refused([](Superblock& s) { s.current.manifest_slot = s.geometry.slot_count; }));
   EXPECT_TRUE(refused([](Superblock& s) { s.current.replay_from.offset_bytes = 5; }));
+  EXPECT_TRUE(refused([](Superblock& s) { s.current.replay_from.sequence = 0; }));
+  EXPECT_TRUE(refused([](Superblock& s) { s.current.replay_from.sequence = UINT64_MAX; }));
+  EXPECT_TRUE(refused([](Superblock& s) { s.previous.sequence = UINT64_MAX; }));
+  EXPECT_TRUE(refused([](Superblock& s) { s.sequence = UINT64_MAX; }));
   EXPECT_TRUE(refused(
       [](Superblock& s) { s.previous.replay_from.offset_bytes = s.geometry.journal_size_bytes; }));
 }

@@ -147,6 +147,37 @@ TEST(Records, NodesThatCannotBeAreRefused) {
   EXPECT_TRUE(refused([](NodeImage& image) { image.extents[1].file_block = 31; })) << "overlap";
 }
 
+TEST(Records, WhatNobodyCanSetIsRefused) {
+  const auto decodes = [](const Record& record) {
+    const auto bytes = encoded(record);
+    ByteReader in(bytes);
+    return decode_record(in).has_value();
+  };
+  const auto with_xattrs = [](Xattrs xattrs) {
+    return SetXattrs{ObjectId{9}, 1, std::move(xattrs)};
+  };
+  const std::size_t room = kXattrSizeBytesMax - 5 - 6;
+  EXPECT_TRUE(decodes(with_xattrs({{"user.a", std::string(room, 'x')}})));
+  EXPECT_FALSE(decodes(with_xattrs({{"user.a", std::string(room + 1, 'x')}})));
+  EXPECT_FALSE(decodes(with_xattrs({{"", "x"}})));
+  EXPECT_FALSE(decodes(with_xattrs({{std::string("user.\0a", 7), "x"}})));
+  SetNode file{full_image()};
+  file.image.size_bytes = kValueSizeBytesMax;
+  EXPECT_TRUE(decodes(file));
+  ++file.image.size_bytes;
+  EXPECT_FALSE(decodes(file));
+  EXPECT_FALSE(decodes(PatchContent{ObjectId{11}, {}, kValueSizeBytesMax + 1, {}}));
+  file.image = full_image();
+  file.image.target = "only symbolic links have one";
+  EXPECT_FALSE(decodes(file));
+  SetNode link = std::get<SetNode>(one_of_each()[1]);
+  for (const std::string& target :
+       {std::string(), std::string(4096, 't'), std::string("a\0b", 3)}) {
+    link.image.target = target;
+    EXPECT_FALSE(decodes(link));
+  }
+}
+
 TEST(Records, TheSizeFormulaIsExact) {
   for (const std::size_t name_bytes : {1U, 100U, 255U}) {
     for (const std::size_t extents : {0U, 1U, 3U}) {

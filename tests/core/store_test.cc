@@ -302,5 +302,40 @@ TEST_P(StoreSizesTest, ValuesOfEverySizeComeBackBeforeAndAfterARestart) {
 INSTANTIATE_TEST_SUITE_P(SlotSizes, StoreSizesTest,
                          ::testing::Values(4096, 65536, 1 << 20, 4 << 20));
 
+TEST(StoreList, GoesAsDeepAsDirectoriesNest) {
+  constexpr int kDepth = 20'000;
+  StoreHarness harness;
+  NodeId at = NodeId::kRoot;
+  for (int i = 0; i < kDepth; ++i) {
+    const auto made = harness.volume().create(at, "d", NodeKind::kDirectory, {});
+    ASSERT_TRUE(made) << made.error().step;
+    at = made->node;
+    ASSERT_TRUE(i % 100 != 0 || harness.store().flush());
+  }
+  ASSERT_TRUE(harness.volume().create(at, "file", NodeKind::kFile, {}));
+  ASSERT_TRUE(harness.store().put("other", bytes_of("value")));
+  const auto keys = harness.store().list();
+  ASSERT_TRUE(keys);
+  ASSERT_EQ(keys->size(), 2U);
+  EXPECT_EQ((*keys)[0].key.size(), 2U * kDepth + 4);
+  EXPECT_EQ((*keys)[1].key, "other");
+}
+
+TEST(StoreHolds, OnlyFilesHaveValuesAndNoneIsLargerThanItsPlacesCanBeNamed) {
+  StoreHarness harness;
+  const auto directory = harness.volume().create(NodeId::kRoot, "d", NodeKind::kDirectory, {});
+  ASSERT_TRUE(directory);
+  ContentChange change;
+  change.node = directory->node;
+  harness.volume().commit({&change, 1});
+  EXPECT_EQ(change.result.error().code, Errc::kWrongKind);
+  change = {};
+  change.key = "key";
+  change.size_bytes = (std::uint64_t{16} << 40) + 1;
+  harness.volume().commit({&change, 1});
+  EXPECT_EQ(change.result.error().code, Errc::kTooLarge);
+  EXPECT_FALSE(harness.volume().find("key"));
+}
+
 }  // namespace
 }  // namespace kvslot::testing
