@@ -21,11 +21,10 @@ std::string slot_or_dash(const std::optional<SlotId>& slot) {
   return slot ? fmt::format("{}", std::to_underlying(*slot)) : "-";
 }
 
-// The engine's owners that are no keys. Escaped keys never start with '#'.
-std::string owner_text(const std::string& owner) {
-  if (owner.empty()) return "-";
-  if (owner == "#checkpoint" || owner.starts_with("#unlinked ")) return owner;
-  return escape_key(owner);
+// The engine's owners are no keys and begin with '#'; escaped keys never do.
+std::string owner_text(const SlotRecord& record) {
+  if (record.owner.empty()) return "-";
+  return record.owner_is_key ? escape_key(record.owner) : record.owner;
 }
 
 template <typename Value>
@@ -230,11 +229,11 @@ std::string render_index_line(const NodeRecord& record, const LiveNodeInfo& live
 
 std::string render_slots_line(const SlotRecord& record) {
   return fmt::format("{}\t{}\t{}\t{}\t{}\n", std::to_underlying(record.run.first), record.run.count,
-                     to_string(record.state), owner_text(record.owner), record.piece);
+                     to_string(record.state), owner_text(record), record.piece);
 }
 
 SlotCheck slot_check_needed(const Volume& volume, const SlotRecord& record) {
-  if (record.state != SlotState::kLive || record.owner.empty()) return SlotCheck::kNone;
+  if (record.state != SlotState::kLive || !record.owner_is_key) return SlotCheck::kNone;
   return volume.find(record.owner) ? SlotCheck::kUnknown : SlotCheck::kNone;
 }
 

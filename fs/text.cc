@@ -57,21 +57,6 @@ int hex_digit(char digit) {
 
 }  // namespace
 
-std::string printable(std::string_view line) {
-  std::string text;
-  for (std::size_t i = 0; i < line.size();) {
-    const CodePoint point = decode_utf8(line.substr(i));
-    const std::size_t size = point.size_bytes == 0 ? 1 : point.size_bytes;
-    if (point.size_bytes == 0 || is_control(point.value)) {
-      for (const char byte : line.substr(i, size)) append_hex(text, byte);
-    } else {
-      text += line.substr(i, size);
-    }
-    i += size;
-  }
-  return text;
-}
-
 std::string escape_key(std::string_view key) {
   std::string text;
   text.reserve(key.size());
@@ -90,6 +75,22 @@ std::string escape_key(std::string_view key) {
       for (const char escaped : key.substr(i, size)) append_hex(text, escaped);
     } else {
       text += key.substr(i, size);
+    }
+    i += size;
+  }
+  return text;
+}
+
+std::string escape_control(std::string_view line) {
+  std::string text;
+  text.reserve(line.size());
+  for (std::size_t i = 0; i < line.size();) {
+    const CodePoint point = decode_utf8(line.substr(i));
+    const std::size_t size = point.size_bytes == 0 ? 1 : point.size_bytes;
+    if (point.size_bytes == 0 || is_control(point.value)) {
+      for (const char escaped : line.substr(i, size)) append_hex(text, escaped);
+    } else {
+      text += line.substr(i, size);
     }
     i += size;
   }

@@ -16,12 +16,13 @@ namespace kvslot {
 // header line, a reserved owner such as `#checkpoint`, or the `-` that stands for nothing.
 [[nodiscard]] std::string escape_key(std::string_view key);
 
-// A line that holds escaped keys already: what is no UTF-8 or a control byte as `\xHH`.
-[[nodiscard]] std::string printable(std::string_view line);
-
 // The key that escape_key() was given.
 //   errors   kInvalid: an unknown or incomplete escape
 [[nodiscard]] Result<std::string> unescape_key(std::string_view text);
+
+// A line for people that may quote anybody's bytes: control bytes and what is no UTF-8 as `\xHH`, so
+// that no terminal takes them for commands; everything else as it is.
+[[nodiscard]] std::string escape_control(std::string_view line);
 
 // Seconds since 1970 with nine decimals: "1700000000.000000001", "-0.500000000".
 [[nodiscard]] std::string format_timestamp(TimestampNs time_ns);

@@ -38,8 +38,8 @@ class Progress {
 
 void print_findings(const std::string& path, const CheckReport& report) {
   for (const CheckFinding& finding : report.findings)
-    fmt::print("{}: {}: {}\n", path, finding.is_error ? "error" : "remark",
-               printable(finding.what));
+    fmt::print("{}: {}: {}\n", escape_control(path), finding.is_error ? "error" : "remark",
+               escape_control(finding.what));
 }
 
 // How bad it is, and the remedy.
@@ -58,9 +58,9 @@ std::string verdict(const CheckReport& report) {
 }
 
 void print_summary(const std::string& path, const CheckReport& report) {
-  fmt::print("{}: {}, {} keys, {} directories, {} bytes, {} slots used, {} free\n", path,
-             verdict(report), report.keys, report.directories, report.values_bytes,
-             report.slots_used, report.slots_free);
+  fmt::print("{}: {}, {} keys, {} directories, {} bytes, {} slots used, {} free\n",
+             escape_control(path), verdict(report), report.keys, report.directories,
+             report.values_bytes, report.slots_used, report.slots_free);
 }
 
 int refuse(const std::string& path, const Error& error) {
@@ -120,7 +120,7 @@ int salvage(const FsckArguments& arguments, Device& device, Progress& progress) 
     return kFsckCouldNotRun;
   }
   for (const std::string& note : report->notes)
-    fmt::print("{}: salvage: {}\n", arguments.path, printable(note));
+    fmt::print("{}: salvage: {}\n", arguments.path, escape_control(note));
   if (report->unplaced != 0)
     fmt::print(
         "{}: salvage: {} values are named by no record and are in lost+found: removed keys "

@@ -47,8 +47,10 @@ std::string explain_damage(std::string_view step) {
 }  // namespace
 
 int complain(std::string_view thing, std::string_view what) {
-  const std::string line = thing.empty() ? fmt::format("kvslot: {}\n", what)
-                                         : fmt::format("kvslot: {}: {}\n", escape_key(thing), what);
+  const std::string words = escape_control(what);
+  const std::string line = thing.empty()
+                               ? fmt::format("kvslot: {}\n", words)
+                               : fmt::format("kvslot: {}: {}\n", escape_key(thing), words);
   std::fwrite(line.data(), 1, line.size(), stderr);
   return kExitFailure;
 }

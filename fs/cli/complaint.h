@@ -9,7 +9,8 @@
 
 namespace kvslot::cli {
 
-// Prints "kvslot: <thing>: <what>" and returns kExitFailure. An empty thing is left out.
+// Prints "kvslot: <thing>: <what>" and returns kExitFailure. An empty thing is left out. Control
+// bytes in either are escaped: a name must not command the terminal.
 int complain(std::string_view thing, std::string_view what);
 
 // What is wrong with a device or image, and the remedy: "does not exist; make a store with ...".

@@ -23,6 +23,7 @@
 #include "fs/cli/complaint.h"
 #include "fs/cli/isolation.h"
 #include "fs/cli/process_end.h"
+#include "fs/text.h"
 
 namespace kvslot::cli {
 namespace {
@@ -87,7 +88,7 @@ std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Rea
       serve_and_announce(mount, {.ready_fd = options.ready_fd, .report_fd = report_fd});
   if (!served) {
     ::openlog("kvslot", LOG_PID, LOG_DAEMON);
-    ::syslog(LOG_ERR, "%s", served.error().c_str());
+    ::syslog(LOG_ERR, "%s", escape_control(served.error()).c_str());
     write_all(report_fd, "E" + served.error());
   }
   std::fflush(nullptr);

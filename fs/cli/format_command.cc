@@ -15,6 +15,7 @@
 #include "fs/cli/complaint.h"
 #include "fs/cli/format_store.h"
 #include "fs/cli/store_access.h"
+#include "fs/text.h"
 
 namespace kvslot::cli {
 namespace {
@@ -169,7 +170,7 @@ int run_format(const FormatArguments& arguments) {
   }
   const auto geometry = format_store(arguments);
   if (!geometry) return complain(arguments.path, geometry.error());
-  fmt::print("{}: formatted, UUID {}, {} slots of {}, journal {}\n", arguments.path,
+  fmt::print("{}: formatted, UUID {}, {} slots of {}, journal {}\n", escape_control(arguments.path),
              to_string(geometry->uuid), geometry->slot_count, size_text(geometry->slot_size_bytes),
              size_text(geometry->journal_size_bytes));
   return kExitOk;

@@ -416,5 +416,37 @@ TEST_F(PseudoTreeTest, DeadlineIsShownAndChanged) {
   EXPECT_EQ(seconds, 5U);
 }
 
+// Names that imitate the engine's owners, and names that would break a line.
+TEST_F(PseudoTreeTest, AHostileNameIsOneLineAndNeverLooksLikeTheEngine) {
+  const std::vector<std::string> names = {"#checkpoint", "#unlinked 7\tx\ny", "-",      "a\tb\nc",
+                                          "\x1b[2J",     "\xc2\x9b",          "\xff\\x"};
+  for (const std::string& name : names) put(name, "value");
+  for (const char* file : {"index", "slots"}) {
+    std::multiset<std::string> found;
+    for (const std::string& line : lines_of(read(file))) {
+      const Lines columns = columns_of(line);
+      EXPECT_EQ(columns.size(), file == std::string("index") ? 9U : 5U) << line;
+      found.insert(columns[file == std::string("index") ? 0 : 3]);
+    }
+    for (const std::string& name : names)
+      EXPECT_EQ(found.count(escape_key(name)), 1U) << file << ": " << escape_key(name);
+    EXPECT_LE(found.count("#checkpoint"), 3U);
+  }
+  for (const std::string& name : names)
+    store_->volume().inspector().report_fault(
+        {.operation = "read", .key = name, .slot = {}, .action = name});
+  const Lines errors = lines_of(read("errors"));
+  ASSERT_EQ(errors.size(), names.size() + 1);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(columns_of(errors[i + 1]).size(), 6U);
+    EXPECT_EQ(columns_of(errors[i + 1])[2], escape_key(names[i]));
+  }
+  for (const std::string& name : names) {
+    const Lines lines = lines_of(read("key/" + name));
+    ASSERT_GT(lines.size(), 1U);
+    EXPECT_EQ(lines[1], "key\t" + escape_key(name));
+  }
+}
+
 }  // namespace
 }  // namespace kvslot

@@ -53,6 +53,12 @@ TEST(Text, AnyKeyCanBeGotBack) {
   }
 }
 
+TEST(Text, ALineForPeopleKeepsAllButWhatCommandsATerminal) {
+  EXPECT_EQ(escape_control("#a: \\n gr\xc3\xbc\xc3\x9f"), "#a: \\n gr\xc3\xbc\xc3\x9f");
+  EXPECT_EQ(escape_control("\x1b[31m\n\t\x7f"), "\\x1b[31m\\x0a\\x09\\x7f");
+  EXPECT_EQ(escape_control("\xc2\x9b\x9b\xff"), "\\xc2\\x9b\\x9b\\xff");
+}
+
 TEST(Text, IncompleteOrUnknownEscapesAreInvalid) {
   for (const char* text : {"\\", "a\\q", "\\x", "\\x1", "\\xg0", "\\x0g"}) {
     EXPECT_FALSE(unescape_key(text).has_value()) << text;
