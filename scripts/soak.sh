@@ -51,6 +51,7 @@ round() {
   run "kills" kvslot_system_tests '*/Kill.*' KVSLOT_KILL_ROUNDS=250 KVSLOT_KILL_SEED="$seed"
   run "salvage" kvslot_core_tests 'SalvageDevice.Damage*' KVSLOT_SALVAGE_SEEDS=1000 \
     KVSLOT_SALVAGE_SEED="$seed"
+  run "hostile images" kvslot_core_tests '*Hostile*' "KVSLOT_HOSTILE_STRIDE=$([ -n "$minutes" ] && echo 29 || echo 1)"
 }
 
 while round && [ -n "$minutes" ] && [ $SECONDS -lt $((minutes * 60)) ]; do
