@@ -27,7 +27,8 @@ Batch::Reserved Batch::reserve(bool wait_for_slots) {
     if (needed > state_.slots.free_count() && state_.slots.doomed_count() > 0)
       return Reserved::kStarved;
   }
-  const Result<void> writable = state_.check_writable();
+  const Result<void> writable =
+      changes_.empty() ? state_.check_recordable() : state_.check_writable();
   if (!writable) {
     for (ContentChange& change : changes_) {
       state_.slots.unreserve(std::exchange(change.reserved_slots, 0));

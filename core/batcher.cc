@@ -79,6 +79,7 @@ struct Batcher::State {
   std::uint64_t pending GUARDED_BY(mutex) = 0;  // jobs accepted and not answered
   std::uint64_t dispatches GUARDED_BY(mutex) = 0;
 
+  Mutex joining;  // two callers of close(); the threads below are its property
   // Declared last: they end before anything they use.
   std::jthread committer, flusher, checkpointer;
 
@@ -103,7 +104,7 @@ struct Batcher::State {
           if (stopping && !has_work()) return;
           work.wait(mutex);
         }
-        step_back(lock);
+        step_back();
         recorded = false;
         queued_bytes = 0;
         taken.notify_all();
@@ -131,8 +132,7 @@ struct Batcher::State {
   // again: they get their turn first, as long as turns bring something. A turn is a yield, so a
   // busy machine spends it on them and an idle one some nanoseconds: nothing is waited for that
   // may not come. core/ARCHITECTURE.md has what this brings.
-  // The caller holds the mutex through `lock`, which the analysis cannot see.
-  void step_back(MutexLock& lock) NO_THREAD_SAFETY_ANALYSIS {
+  void step_back() REQUIRES(mutex) {
     const std::size_t least = awaited == 0 ? kVainTurnsMinUnawaited : kVainTurnsMin;
     const std::size_t vain_max =
         std::clamp(kVainTurnsPerChange * (last_batch - std::min<std::size_t>(last_batch, 1)), least,
@@ -140,9 +140,9 @@ struct Batcher::State {
     std::size_t vain = 0;
     while (vain < vain_max && queue.size() < kGatheredMax && queued_bytes < kGatheredBytesMax) {
       const std::size_t before = queue.size();
-      lock.unlock();
+      mutex.unlock();
       std::this_thread::yield();
-      lock.lock();
+      mutex.lock();
       vain = queue.size() == before ? vain + 1 : 0;
     }
     last_batch = queue.size();
@@ -225,6 +225,7 @@ struct Batcher::State {
   }
 
   void answer(Job& job, const Result<void>& flushed) {
+    KVSLOT_CHECK(Mutex::held_by_this_thread() == 0, "nobody is called back under a lock");
     if (job.on_flushed) {
       job.on_flushed(flushed);
     } else {
@@ -293,6 +294,7 @@ void Batcher::close() {
     s.flush_work.notify_all();
     s.checkpoint_work.notify_all();
   }
+  MutexLock lock(s.joining);
   for (std::jthread* thread : {&s.committer, &s.flusher, &s.checkpointer})
     if (thread->joinable()) thread->join();
   s.volume.on_recorded({});

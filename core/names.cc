@@ -201,7 +201,7 @@ Result<NodeInfo> Volume::create(NodeId parent, std::string_view name, NodeKind k
     return fail(Errc::kTooLarge, "a symbolic link has 1 to 4095 bytes", ENAMETOOLONG);
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = admit_record(lock); !ok) return fail(ok);
+  if (auto ok = s.admit_record(); !ok) return fail(ok);
   if (auto ok = check_living_directory(s.index, parent); !ok) return fail(ok);
   if (s.index.find(parent, name) != NodeId::kNone)
     return fail(Errc::kExists, "the name is taken", EEXIST);
@@ -284,7 +284,7 @@ void Volume::State::retire(NodeId node) {
 Result<void> Volume::remove(NodeId parent, std::string_view name, RemoveKind kind) {
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = admit_record(lock); !ok) return ok;
+  if (auto ok = s.admit_record(); !ok) return ok;
   if (auto ok = check_directory(s.index, parent); !ok) return ok;
   const NodeId node = s.index.find(parent, name);
   if (node == NodeId::kNone) return fail(Errc::kNotFound, "no such key", ENOENT);
@@ -390,7 +390,7 @@ Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
   if (auto ok = check_name(to_name); !ok) return ok;
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = admit_record(lock); !ok) return ok;
+  if (auto ok = s.admit_record(); !ok) return ok;
   if (auto ok = check_directory(s.index, from); !ok) return ok;
   if (auto ok = check_living_directory(s.index, to); !ok) return ok;
   Ends ends{.from = from,
@@ -427,7 +427,8 @@ Result<void> Volume::rename(NodeId from, std::string_view from_name, NodeId to,
 Result<NodeInfo> Volume::set_attributes(NodeId node, const AttributeChange& change) {
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = change.record ? admit_record(lock) : s.check_writable(); !ok) return fail(ok);
+  const bool waits = change.record && change.waits;
+  if (auto ok = waits ? s.admit_record() : s.check_writable(); !ok) return fail(ok);
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Attributes attributes = s.index.attributes(node);
   attributes.mode = change.mode.value_or(attributes.mode);

@@ -150,18 +150,14 @@ void SlotAllocator::doom(SlotRun run, std::uint64_t sequence, std::uint64_t read
   doomed_count_ += run.count;
 }
 
-std::vector<SlotRun> SlotAllocator::reclaim(std::uint64_t durable_upto,
-                                            std::uint64_t oldest_reader) {
-  std::vector<SlotRun> freed;
+void SlotAllocator::reclaim(std::uint64_t durable_upto, std::uint64_t oldest_reader) {
   while (!doomed_.empty() && doomed_.front().sequence <= durable_upto &&
          doomed_.front().reader_ticket < oldest_reader) {
     const SlotRun run = doomed_.front().run;
     doomed_.pop_front();
     doomed_count_ -= run.count;
     mark(run, true);
-    freed.push_back(run);
   }
-  return freed;
 }
 
 void SlotAllocator::quarantine(SlotRun run) {

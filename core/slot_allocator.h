@@ -48,8 +48,8 @@ class SlotAllocator {
   void give_back(SlotRun run);
   // Back when block `sequence` is durable and all reads up to `reader_ticket` have ended.
   void doom(SlotRun run, std::uint64_t sequence, std::uint64_t reader_ticket);
-  // Frees what became free; returns the runs for discard.
-  std::vector<SlotRun> reclaim(std::uint64_t durable_upto, std::uint64_t oldest_reader);
+  // Frees what became free.
+  void reclaim(std::uint64_t durable_upto, std::uint64_t oldest_reader);
   // Never again.
   void quarantine(SlotRun run);
   [[nodiscard]] const std::vector<SlotRun>& quarantined() const { return quarantined_; }

@@ -103,6 +103,7 @@ struct Volume::State {
   Condition readers_left;                           // a read ended
   JournalInfo journal_info GUARDED_BY(mutex);       // copy of the ring for inspection
   const char* read_only_reason GUARDED_BY(mutex) = nullptr;
+  bool closing GUARDED_BY(mutex) = false;  // no new changes; what was recorded is still committed
   bool closed GUARDED_BY(mutex) = false;
 
   // --- The commit turn and what it guards.
@@ -118,6 +119,8 @@ struct Volume::State {
 
   // --- Helpers of several parts (core/volume.cc unless noted).
   [[nodiscard]] Result<void> check_writable() const REQUIRES(mutex);
+  // The same for what was recorded before, also while the store is being closed.
+  [[nodiscard]] Result<void> check_recordable() const REQUIRES(mutex);
   // Until the store is opened again. Only the first cause is noted, and kept among the faults.
   void stop_writes(const char* reason, FaultRecord fault) EXCLUDES(mutex);
   // The same where the error is the whole device's.
@@ -135,6 +138,9 @@ struct Volume::State {
   [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);
   // Makes `next` the superblock, durably (core/checkpoint.cc).
   [[nodiscard]] Result<void> switch_superblock(const Superblock& next) REQUIRES(checkpoint_mutex);
+  // Back-pressure: waits, letting go of the lock meanwhile, until what is recorded fits the next
+  // block; then whether anything may be recorded.
+  [[nodiscard]] Result<void> admit_record() REQUIRES(mutex);
   // Appends to what the next block will hold.
   void record(const Record& change) REQUIRES(mutex);
   // Takes everything recorded, for the block about to be made.

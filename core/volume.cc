@@ -78,6 +78,13 @@ Result<void> Volume::close() {
     if (s.closed) return {};
   }
   MutexLock checkpoint_lock(s.checkpoint_mutex);
+  {
+    MutexLock lock(s.mutex);
+    if (s.closed) return {};
+    // From here on nothing is recorded or reserved, so that nothing follows the clean mark.
+    s.closing = true;
+    s.recorded_drained.notify_all();
+  }
   Result<void> outcome;
   if (!is_read_only()) outcome = close_cleanly(s);
   MutexLock lock(s.mutex);
@@ -104,6 +111,11 @@ bool Volume::has_recorded() const {
   return state_->recorded.count != 0;
 }
 
+bool Volume::has_room_to_record() const {
+  MutexLock lock(state_->mutex);
+  return state_->recorded.size_bytes() <= state_->recorded_bytes_max();
+}
+
 std::uint64_t Volume::unflushed_bytes() const {
   MutexLock lock(state_->mutex);
   return state_->unflushed_bytes;
@@ -112,6 +124,7 @@ std::uint64_t Volume::unflushed_bytes() const {
 void Volume::on_recorded(std::function<void()> callback) {
   MutexLock lock(state_->mutex);
   state_->on_recorded = std::move(callback);
+  state_->recorded_drained.notify_all();  // who waits commits by itself where nobody is told
 }
 
 void Volume::announce_records() {
@@ -123,20 +136,18 @@ void Volume::announce_records() {
   if (callback) callback();
 }
 
-// The caller holds the state lock through `lock`, which the analysis cannot see.
-Result<void> Volume::admit_record(MutexLock& lock) NO_THREAD_SAFETY_ANALYSIS {
-  State& s = *state_;
-  while (s.recorded.size_bytes() > s.recorded_bytes_max() && s.read_only_reason == nullptr) {
-    if (s.recorded_refused) return fail(Errc::kNoSpace, "the journal has no room", ENOSPC);
-    if (s.on_recorded) {
-      s.recorded_drained.wait(s.mutex);
+Result<void> Volume::State::admit_record() {
+  while (recorded.size_bytes() > recorded_bytes_max() && check_writable()) {
+    if (recorded_refused) return fail(Errc::kNoSpace, "the journal has no room", ENOSPC);
+    if (on_recorded) {
+      recorded_drained.wait(mutex);
       continue;
     }
-    lock.unlock();
-    commit({}, "full");
-    lock.lock();
+    mutex.unlock();
+    volume->commit({}, "full");
+    mutex.lock();
   }
-  return s.check_writable();
+  return check_writable();
 }
 
 Result<void> Volume::reserve_slots(std::uint32_t count) {
@@ -182,6 +193,11 @@ bool Volume::is_read_only() const {
 }
 
 Result<void> Volume::State::check_writable() const {
+  if (closing) return fail(Errc::kBusy, "the store is closed", ESHUTDOWN);
+  return check_recordable();
+}
+
+Result<void> Volume::State::check_recordable() const {
   if (closed) return fail(Errc::kBusy, "the store is closed", ESHUTDOWN);
   if (read_only_reason != nullptr) return fail(Errc::kReadOnly, read_only_reason, EROFS);
   if (options.read_only) return fail(Errc::kReadOnly, "opened read-only", EROFS);

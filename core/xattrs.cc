@@ -50,7 +50,7 @@ Result<void> Volume::set_xattr(NodeId node, std::string_view name, std::string_v
     return fail(Errc::kTooLarge, "an attribute's name has 1 to 255 bytes", ERANGE);
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = admit_record(lock); !ok) return ok;
+  if (auto ok = s.admit_record(); !ok) return ok;
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Xattrs xattrs = s.index.xattrs(node);
   const auto found = find_xattr(xattrs, name);
@@ -75,7 +75,7 @@ Result<void> Volume::set_xattr(NodeId node, std::string_view name, std::string_v
 Result<void> Volume::remove_xattr(NodeId node, std::string_view name) {
   State& s = *state_;
   MutexLock lock(s.mutex);
-  if (auto ok = admit_record(lock); !ok) return ok;
+  if (auto ok = s.admit_record(); !ok) return ok;
   if (!s.index.is_valid(node)) return fail(Errc::kNotFound, "no such node", ENOENT);
   Xattrs xattrs = s.index.xattrs(node);
   const auto found = find_xattr(xattrs, name);

@@ -48,6 +48,7 @@ struct AttributeChange {
   std::optional<TimestampNs> atime_ns, mtime_ns, ctime_ns;
   // False: a change that belongs to content not committed yet and is recorded with it.
   bool record = true;
+  bool waits = true;  // false: recorded at once, however much is (see has_room_to_record)
 };
 
 enum class RenameMode : std::uint8_t { kReplace, kNoReplace, kExchange };
@@ -194,10 +195,13 @@ class Volume {
   [[nodiscard]] bool wants_checkpoint() const;
   [[nodiscard]] bool has_recorded() const;              // something waits for the next commit
   [[nodiscard]] std::uint64_t unflushed_bytes() const;  // written since the last flush
+  // Whether a call that is recorded goes through at once. False: it would wait until a commit has
+  // taken what is recorded already.
+  [[nodiscard]] bool has_room_to_record() const;
   // Called (from any thread, under no lock) when has_recorded() becomes true.
   void on_recorded(std::function<void()> callback);
 
-  // Flushes, checkpoints, and marks the store clean. Nothing may be under way; later calls fail.
+  // Flushes, checkpoints, and marks the store clean. What comes once it began fails with kBusy.
   Result<void> close();
 
   [[nodiscard]] SpaceInfo space() const;
@@ -211,9 +215,6 @@ class Volume {
  private:
   friend class Scrub;  // kvslot/scrub.h
   explicit Volume(std::unique_ptr<State> state);
-  // Back-pressure: waits, letting go of the lock meanwhile, until what is recorded fits the next
-  // block; then whether anything may be recorded. Called with the state lock held.
-  Result<void> admit_record(MutexLock& lock);
   void announce_records();  // calls on_recorded
   std::unique_ptr<State> state_;
 };
