@@ -139,7 +139,7 @@ void Filesystem::drop_privileges(LiveFile& file) {
                                            .atime_ns = {},
                                            .mtime_ns = {},
                                            .ctime_ns = {},
-                                           .record = true});
+                                           .waits = false});  // a write is on its way
 }
 
 // ---- Reading

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "fs/recorded_call.h"
 #include "fs/reply.h"
 #include "fs/text.h"
 
@@ -265,8 +266,8 @@ void op_getxattr(const Request& request, fuse_ino_t node, const char* name, std:
   reply_text(request, *value, size);
 }
 
-void op_setxattr(const Request& request, fuse_ino_t node, const char* name, const char* value,
-                 std::size_t size, int flags) {
+void op_setxattr(const Request& request, fuse_ino_t node, const char* name, std::string_view value,
+                 int flags) {
   if (is_pseudo(node)) {
     request.answer(fuse_reply_err, EPERM);
     return;
@@ -274,7 +275,15 @@ void op_setxattr(const Request& request, fuse_ino_t node, const char* name, cons
   auto mode = Volume::XattrMode::kAny;
   if ((flags & XATTR_CREATE) != 0) mode = Volume::XattrMode::kCreate;
   if ((flags & XATTR_REPLACE) != 0) mode = Volume::XattrMode::kReplace;
-  reply_result(request, filesystem(request).set_xattr(node_id(node), name, {value, size}, mode));
+  reply_result(request, filesystem(request).set_xattr(node_id(node), name, value, mode));
+}
+
+void setxattr_callback(fuse_req_t raw, fuse_ino_t node, const char* name, const char* value,
+                       std::size_t size, int flags) {
+  const Request request(raw);
+  const MountContext& context = context_of(request);
+  run_recorded<op_setxattr>(context.filesystem->volume(), *context.reader_pool, request, node, name,
+                            std::string_view(value, size), flags);
 }
 
 void op_listxattr(const Request& request, fuse_ino_t node, std::size_t size) {
@@ -302,21 +311,21 @@ fuse_lowlevel_ops make_operations() {
   operations.lookup = kCallback<op_lookup>;
   operations.forget = kCallback<op_forget>;
   operations.forget_multi = kCallback<op_forget_multi>;
-  operations.mknod = kCallback<op_mknod>;
-  operations.mkdir = kCallback<op_mkdir>;
-  operations.symlink = kCallback<op_symlink>;
-  operations.unlink = kCallback<op_unlink>;
-  operations.rmdir = kCallback<op_rmdir>;
-  operations.rename = kCallback<op_rename>;
+  operations.mknod = kRecordedCallback<op_mknod>;
+  operations.mkdir = kRecordedCallback<op_mkdir>;
+  operations.symlink = kRecordedCallback<op_symlink>;
+  operations.unlink = kRecordedCallback<op_unlink>;
+  operations.rmdir = kRecordedCallback<op_rmdir>;
+  operations.rename = kRecordedCallback<op_rename>;
   operations.link = kCallback<op_link>;
   operations.readlink = kCallback<op_readlink>;
   operations.getattr = kCallback<op_getattr>;
-  operations.setattr = kCallback<op_setattr>;
+  operations.setattr = kRecordedCallback<op_setattr>;
   operations.statfs = kCallback<op_statfs>;
   operations.getxattr = kCallback<op_getxattr>;
-  operations.setxattr = kCallback<op_setxattr>;
+  operations.setxattr = setxattr_callback;
   operations.listxattr = kCallback<op_listxattr>;
-  operations.removexattr = kCallback<op_removexattr>;
+  operations.removexattr = kRecordedCallback<op_removexattr>;
   fill_file_operations(operations);
   fill_directory_operations(operations);
   return operations;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "fs/recorded_call.h"
 #include "fs/reply.h"
 
 namespace kvslot {
@@ -54,6 +55,11 @@ void op_open(const Request& request, fuse_ino_t node, fuse_file_info* info) {
   if (!handle) return reply_error(request, handle.error());
   fill_open_reply(request, *info, std::move(*handle));
   if (request.answer(fuse_reply_open, info) != 0) take_back(target, *info);
+}
+
+void open_callback(fuse_req_t raw, fuse_ino_t node, fuse_file_info* info) {
+  const bool is_recorded = (info->flags & O_TRUNC) != 0;
+  (is_recorded ? kRecordedCallback<op_open> : kCallback<op_open>)(raw, node, info);
 }
 
 Result<FileStatus> make_or_find(const Request& request, fuse_ino_t parent, const char* name,
@@ -212,8 +218,8 @@ void op_bmap(const Request& request, fuse_ino_t, std::size_t, std::uint64_t) {
 }  // namespace
 
 void fill_file_operations(fuse_lowlevel_ops& operations) {
-  operations.open = kCallback<op_open>;
-  operations.create = kCallback<op_create>;
+  operations.open = open_callback;
+  operations.create = kRecordedCallback<op_create>;
   operations.read = kCallback<op_read>;
   operations.write = kCallback<op_write>;
   operations.flush = kCallback<op_flush>;

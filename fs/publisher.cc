@@ -328,12 +328,12 @@ void Publisher::submitted(const LiveFileRef& file, ContentChange change) {
 }
 
 // Answers may have to wait for the thread that serves the request's queue, and that thread for the
-// batcher to make room for a record: the batcher's committer must not be the one who answers.
+// volume: the batcher's committer must not be the one who answers.
 void Publisher::tell(Outcome outcome) {
   for (CommitWaiter& waiter : outcome.waiters) {
     if (waiter.until == Until::kDurable && waiter.needs_barrier && outcome.result) {
       batcher_.barrier(std::move(waiter.done));
-    } else if (waiter.until == Until::kDurable && !outcome.result) {
+    } else if (!outcome.result) {
       pool_.post([done = std::move(waiter.done), result = outcome.result] { done(result); });
     } else {
       waiter.done(outcome.result);

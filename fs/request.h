@@ -5,6 +5,7 @@
 #pragma once
 
 #include <kvslot/check.h>
+#include <kvslot/mutex.h>
 
 #include <atomic>
 #include <memory>
@@ -12,12 +13,31 @@
 
 #include "fs/fuse_library.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace kvslot {
+
+// A request that comes after an answer may come because of it: the kernel orders them, which
+// ThreadSanitizer cannot see. In other builds these are nothing.
+inline void came_from_kernel([[maybe_unused]] char& order) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(&order);
+#endif
+}
+inline void goes_to_kernel([[maybe_unused]] char& order) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(&order);
+#endif
+}
 
 // Copies share the duty, so that callbacks can carry it. Threads: thread-safe.
 class Request {
  public:
-  explicit Request(fuse_req_t raw) : duty_(std::make_shared<Duty>(raw)) {}
+  explicit Request(fuse_req_t raw) : duty_(std::make_shared<Duty>(raw)) {
+    came_from_kernel(kernel_order_);
+  }
 
   // For what libfuse knows about the request. It is libfuse's again once it is answered.
   [[nodiscard]] fuse_req_t raw() const {
@@ -28,6 +48,8 @@ class Request {
   // Answers with one of libfuse's fuse_reply_*; returns what that returns.
   template <typename Reply, typename... Arguments>
   auto answer(Reply reply, Arguments... arguments) const {
+    KVSLOT_CHECK(Mutex::held_by_this_thread() == 0, "a request is answered under no lock");
+    goes_to_kernel(kernel_order_);
     return reply(duty_->take(), arguments...);
   }
 
@@ -45,6 +67,7 @@ class Request {
     std::atomic<bool> is_answered = false;
   };
 
+  static inline char kernel_order_ = 0;
   std::shared_ptr<Duty> duty_;
 };
 
