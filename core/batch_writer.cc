@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/device_io.h"
+
 namespace kvslot {
 
 Result<void> BatchWriter::write() {
@@ -47,8 +49,18 @@ Result<void> BatchWriter::run_with_block() {
   }
   if (lost_error_ != 0) return fail(Errc::kIo, "writing the batch", lost_error_);
   if (is_written) return {};
-  return fail(block_error_ == ENOSPC ? Errc::kNoSpace : Errc::kIo, "writing the journal",
-              block_error_);
+  const bool is_absent = block_error_ == ENOSPC && erase_block();
+  return fail(is_absent ? Errc::kNoSpace : Errc::kIo, "writing the journal", block_error_);
+}
+
+// A device that is full may have taken the front of the block, or have an earlier form of it: a
+// block by itself, perhaps, that an opening would replay. True when there certainly is none.
+bool BatchWriter::erase_block() {
+  const Bytes front = block_.first(kBlockSizeBytes);
+  std::fill(front.begin(), front.end(), std::byte{0});
+  const auto erased =
+      write_device(*state_.device, state_.geometry.journal_offset_bytes + block_offset_, front);
+  return erased || erased.error().code == Errc::kNoSpace;
 }
 
 // Checksums, zeroed slack, trailers.

@@ -39,6 +39,7 @@ class BatchWriter {
   void collect(bool only_failed, bool merge);
   void add(PlannedExtent& extent, bool merge);
   [[nodiscard]] Result<void> encode_block();
+  [[nodiscard]] bool erase_block();
   void append_block_requests(std::vector<IoRequest>& requests);
   [[nodiscard]] Result<void> run_with_block();
   // Runs what was collected, with the block when it has to be written; false: the block failed.

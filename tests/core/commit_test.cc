@@ -133,6 +133,29 @@ TEST_F(CommitTest, AThinDeviceThatIsFullFailsPutsAndQuarantinesNothing) {
   expect_slots_accounted(*volume_);
 }
 
+// What is missing of a block may be zeros, and then its front is a block.
+TEST_F(CommitTest, ABlockOfWhichAFullDeviceTookTheFrontIsNeverReplayed) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimulatedDeviceOptions options;
+    options.seed = seed;
+    open(make_device(16 * kMiB, 4096, options));
+    ASSERT_TRUE(put_key(*volume_, "key", "old"));
+    const Geometry& geometry = volume_->geometry();
+    device_->add_fault({.kind = OperationKind::kWrite,
+                        .times = 2,
+                        .error = ENOSPC,
+                        .effect = WriteEffect::kTorn,
+                        .offset_bytes = geometry.journal_offset_bytes,
+                        .size_bytes = geometry.journal_size_bytes});
+    EXPECT_EQ(put_key(*volume_, "key", "new").error().code, Errc::kNoSpace);
+    EXPECT_FALSE(volume_->is_read_only());
+    ASSERT_TRUE(volume_->close());
+    crash();
+    EXPECT_EQ(read_key(*volume_, "key"), "old");
+  }
+}
+
 TEST_F(CommitTest, AJournalBlockThatFailsOnceIsWrittenAgain) {
   break_journal(1);
   EXPECT_THAT(put_many(3), Each("ok"));

@@ -77,7 +77,9 @@ class File {
   File& operator=(const File&) = delete;
   operator int() const { return fd_; }  // NOLINT: stands for the descriptor
   void close() {
-    if (fd_ >= 0) EXPECT_EQ(::close(fd_), 0) << std::strerror(errno);
+    if (fd_ >= 0) {
+      EXPECT_EQ(::close(fd_), 0) << std::strerror(errno);
+    }
     fd_ = -1;
   }
   void write(std::string_view bytes) const {
@@ -366,7 +368,9 @@ class StoppedDaemon {
     for (std::string line; std::getline(file, line);)
       if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
     EXPECT_GT(pid_, 1);
-    if (pid_ > 1) EXPECT_EQ(::kill(pid_, SIGSTOP), 0);
+    if (pid_ > 1) {
+      EXPECT_EQ(::kill(pid_, SIGSTOP), 0);
+    }
   }
   ~StoppedDaemon() { go_on(); }
   StoppedDaemon(const StoppedDaemon&) = delete;
