@@ -38,7 +38,9 @@ bool TracedStore::open(std::shared_ptr<SimulatedDevice> device) {
   return opened.has_value();
 }
 
-bool TracedStore::is_stopped() const { return device_->is_crashed() || volume_->is_read_only(); }
+bool TracedStore::is_stopped() const {
+  return device_->is_crashed() || volume_ == nullptr || volume_->is_read_only();
+}
 
 bool TracedStore::expect_allowed(const Result<void>& result, const std::string& what) {
   if (result) return true;
