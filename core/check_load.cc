@@ -13,6 +13,7 @@ namespace kvslot {
 
 Failure CheckLoader::load(bool from_previous) {
   cut_at_.reset();
+  durable_upto_ = superblock_.current.included_upto;
   std::uint64_t limit = UINT64_MAX;
   while (true) {
     if (auto failure = load_upto(from_previous, limit)) return failure;
@@ -38,7 +39,6 @@ Failure CheckLoader::load_upto(bool from_previous, std::uint64_t limit) {
   node_records_ = 0;
   blocks_ = 0;
   next_sequence_ = root.replay_from.sequence;
-  durable_upto_ = superblock_.current.included_upto;
   const auto on_record = [this](Record&& record) {
     if (std::holds_alternative<SetNode>(record)) ++node_records_;
     state_.apply(std::move(record), 0);

@@ -96,6 +96,9 @@ Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
                               const JournalPosition& end) {
   RingReader reader(device, geometry);
   const std::uint64_t ring = geometry.journal_size_bytes;
+  // Blocks do not overlap, so together they are no larger than the ring. Headers that say so, each
+  // of them, would otherwise have it read again and again.
+  std::uint64_t left_bytes = ring;
   for (std::uint64_t walked = 0; walked < std::min(ring, kLookedBehindBytes);
        walked += kBlockSizeBytes) {
     const std::uint64_t offset = (end.offset_bytes + walked) % ring;
@@ -103,8 +106,9 @@ Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
     if (!head) continue;  // unreadable where nothing is expected
     const auto header = peek_journal_header(*head);
     if (!header || header->epoch != end.epoch || header->durable_upto < end.sequence ||
-        offset + header->size_bytes > ring)
+        offset + header->size_bytes > ring || header->size_bytes > left_bytes)
       continue;
+    left_bytes -= header->size_bytes;
     const auto all = reader.read(offset, header->size_bytes);
     if (all && verify_journal_block(*all, *header, geometry.uuid)) return true;
   }

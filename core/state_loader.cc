@@ -30,7 +30,7 @@ void StateLoader::clear(const CheckpointRoot& root) NO_THREAD_SAFETY_ANALYSIS {
   checkpoint_runs_.clear();
   blocks_ = 0;
   // The superblock was written after a flush of these.
-  durable_upto_ = superblock_.current.included_upto;
+  durable_upto_ = std::max(durable_upto_, superblock_.current.included_upto);
   next_object_ = root.next_object;
   next_stamp_ = root.next_stamp;
   end_ = root.replay_from;

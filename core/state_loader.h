@@ -73,7 +73,8 @@ class StateLoader {
   std::vector<SlotRun> quarantined_;
   std::vector<SlotRun> checkpoint_runs_;
   std::uint64_t blocks_ = 0;
-  std::uint64_t durable_upto_ = 0;
+  std::uint64_t durable_upto_ = 0;  // kept from load to load: where the log is cut, what the blocks
+                                    // behind say of those before stays true
   std::uint64_t next_object_ = 0;
   std::uint64_t next_stamp_ = 0;
   JournalPosition end_;

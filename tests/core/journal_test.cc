@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <vector>
 
 #include "core/device_io.h"
@@ -134,6 +135,27 @@ TEST_F(JournalTest, AReaderMayStopTheWalk) {
   ASSERT_TRUE(end);
   EXPECT_EQ(seen, 2);
   EXPECT_EQ(end->sequence, 2U) << "the block that was refused is not part of it";
+}
+
+// Unverified, each would have the rest of the ring read because it says so.
+TEST_F(JournalTest, HeadersThatClaimTooMuchAreNotBelievedAgainAndAgain) {
+  geometry_ = *plan_geometry(512 * kMiB, 4096, 512);
+  SimulatedDevice device({.size_bytes = 512 * kMiB});
+  const std::uint64_t ring = geometry_.journal_size_bytes;
+  const JournalPosition end = {.epoch = 7, .offset_bytes = 0, .sequence = 1, .previous_hash = 3};
+  std::vector<std::byte> block(kBlock);
+  for (std::uint64_t offset = 0; offset < ring; offset += kBlock) {
+    JournalHeader header{.epoch = 7, .sequence = 2, .durable_upto = 1};
+    seal_journal_block(block, header, geometry_.uuid);
+    const auto claimed = static_cast<std::uint32_t>(ring - offset);
+    std::memcpy(block.data() + 4, &claimed, sizeof claimed);
+    device.poke(geometry_.journal_offset_bytes + offset, block);
+  }
+  device.clear_calls();
+  EXPECT_EQ(is_chain_damaged(device, geometry_, end), false);
+  std::uint64_t read_bytes = 0;
+  for (const DeviceCall& call : device.calls()) read_bytes += call.size_bytes;
+  EXPECT_LE(read_bytes, 3 * ring);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What opening makes of what a crash left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <kvslot/admin.h>
 #include <kvslot/volume.h>
 
 #include <string>
@@ -123,6 +124,20 @@ TEST_F(RecoveryTest, AValueThatIsLostEndsTheLogBeforeItsRecord) {
   crash(CrashMode::kAll);
   EXPECT_THAT(keys(), ElementsAre("a")) << "c was written after b and goes with it";
   expect_slots_accounted(*volume_);
+}
+
+// The log is cut before the second, whose block says that the first was flushed: that stays true.
+TEST_F(RecoveryTest, AFlushedValueIsNotTakenForLostBecauseALaterOneIs) {
+  put_durably("flushed");
+  put("later");
+  damage_value("flushed");
+  damage_value("later");
+  crash(CrashMode::kAll);
+  EXPECT_THAT(keys(), ElementsAre("flushed"));
+  EXPECT_EQ(read_key(*volume_, "flushed").error().code, Errc::kCorrupt);
+  const auto report = check_device(*device_, {});
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->damaged);
 }
 
 TEST_F(RecoveryTest, BlocksOfAnEarlierLifeNeverReplay) {
