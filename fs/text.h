@@ -20,8 +20,8 @@ namespace kvslot {
 //   errors   kInvalid: an unknown or incomplete escape
 [[nodiscard]] Result<std::string> unescape_key(std::string_view text);
 
-// A line for people that may quote anybody's bytes: control bytes and what is no UTF-8 as `\xHH`, so
-// that no terminal takes them for commands; everything else as it is.
+// A line for people that may quote anybody's bytes: control bytes and what is no UTF-8 as `\xHH`,
+// so that no terminal takes them for commands; everything else as it is.
 [[nodiscard]] std::string escape_control(std::string_view line);
 
 // Seconds since 1970 with nine decimals: "1700000000.000000001", "-0.500000000".
