@@ -22,6 +22,7 @@
 #include "core/device_io.h"
 #include "core/salvage_rebuild.h"
 #include "core/salvage_scan.h"
+#include "core/superblocks.h"
 
 namespace kvslot {
 namespace {
@@ -94,13 +95,16 @@ class Salvage {
     return {};
   }
 
+  // As an opening takes it; of a device that was cut off, any copy that is good.
   void read_superblocks(std::vector<Uuid>& guesses) {
+    if (auto found = read_superblock(device_)) superblock_ = std::move(*found);
+    const bool is_known = superblock_.has_value();
     const Buffer block = Buffer::from_heap(kBlockSizeBytes);
     for (const std::uint64_t offset : superblock_offsets(device_.info().size_bytes)) {
       const Bytes bytes = block.first(kBlockSizeBytes);
       if (offset >= device_.info().size_bytes || !read_device(device_, offset, bytes)) continue;
       auto copy = decode_superblock(bytes);
-      if (copy && (!superblock_ || copy->sequence > superblock_->sequence))
+      if (!is_known && copy && (!superblock_ || copy->sequence > superblock_->sequence))
         superblock_ = std::move(*copy);
       if (const auto uuid = peek_superblock_uuid(bytes)) guesses.push_back(*uuid);
     }
@@ -115,7 +119,13 @@ class Salvage {
       CheckLoader loader(device_, *superblock_, *state_);
       const bool has_previous = superblock_->previous.sequence != superblock_->current.sequence;
       if (from_previous && !has_previous) break;
-      if (!loader.load(from_previous) && !loader.obstacle()) return report_.metadata_whole = true;
+      if (loader.load(from_previous) || loader.obstacle()) continue;
+      if (loader.cut_at())
+        note(
+            fmt::format("the log ends before block {}, a value of which is not on the device: what "
+                        "was done from there on, and not flushed, is left out",
+                        *loader.cut_at()));
+      return report_.metadata_whole = true;
     }
     return false;
   }

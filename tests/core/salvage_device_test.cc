@@ -173,6 +173,30 @@ TEST(SalvageDevice, WithoutSuperblocksEverythingComesOut) {
   history.expect_honest(sink);
 }
 
+TEST(SalvageDevice, ACopyOfAnotherStoresSuperblockIsNotGoneBy) {
+  History history;
+  const auto device = history.device();
+  Superblock foreign = *read_superblock(*device);
+  foreign.geometry.uuid[3] ^= 1;
+  foreign.sequence += 100;
+  device->poke(superblock_offsets(device->info().size_bytes)[1], encode_superblock(foreign));
+  MemorySink sink;
+  EXPECT_TRUE(salvage(*device, sink).complete);
+  EXPECT_EQ(sink.whole, history.now);
+}
+
+TEST(SalvageDevice, ADeviceThatWasCutOffGivesWhatIsLeft) {
+  History history;
+  const auto device = history.device();
+  SimulatedDevice shorter({.size_bytes = device->info().size_bytes - kMiB});
+  std::vector<std::byte> bytes(shorter.info().size_bytes);
+  device->peek(0, bytes);
+  shorter.poke(0, bytes);
+  MemorySink sink;
+  salvage(shorter, sink);
+  for (const auto& [key, value] : history.now) EXPECT_EQ(sink.whole[key], value) << key;
+}
+
 TEST(SalvageDevice, WithoutManifestsEverythingComesOut) {
   History history;
   const auto device = history.device();
