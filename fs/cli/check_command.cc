@@ -84,10 +84,11 @@ int repair(const FsckArguments& arguments, Device& device, const CheckOptions& o
   progress.clear();
   if (!report) return refuse(arguments.path, report.error());
   print_findings(arguments.path, report->before);
-  for (const std::string& done : report->done) fmt::print("{}: repair: {}\n", arguments.path, done);
+  for (const std::string& done : report->done)
+    fmt::print("{}: repair: {}\n", escape_control(arguments.path), done);
   if (report->done.empty() && report->after.damaged)
     fmt::print("{}: repair: what is wrong would need a guess, nothing was written\n",
-               arguments.path);
+               escape_control(arguments.path));
   print_summary(arguments.path, report->after);
   const auto repairable = [](const CheckReport& of) {
     return std::ranges::count(of.findings, Remedy::kRepair, &CheckFinding::remedy);
@@ -120,18 +121,19 @@ int salvage(const FsckArguments& arguments, Device& device, Progress& progress) 
     return kFsckCouldNotRun;
   }
   for (const std::string& note : report->notes)
-    fmt::print("{}: salvage: {}\n", arguments.path, escape_control(note));
+    fmt::print("{}: salvage: {}\n", escape_control(arguments.path), escape_control(note));
   if (report->unplaced != 0)
     fmt::print(
         "{}: salvage: {} values are named by no record and are in lost+found: removed keys "
         "may be among them, and values that end in a hole look shorter\n",
-        arguments.path, report->unplaced);
+        escape_control(arguments.path), report->unplaced);
   if (report->older + report->removed != 0)
-    fmt::print("{}: salvage: left out: {} older versions, {} removed keys\n", arguments.path,
-               report->older, report->removed);
+    fmt::print("{}: salvage: left out: {} older versions, {} removed keys\n",
+               escape_control(arguments.path), report->older, report->removed);
   fmt::print("{}: salvaged {}: {} files, {} directories, {} links, {} bytes; {} partial, {} lost\n",
-             arguments.path, report->complete ? "everything" : "what was left", report->files,
-             report->directories, report->symlinks, report->bytes, report->partial, report->lost);
+             escape_control(arguments.path), report->complete ? "everything" : "what was left",
+             report->files, report->directories, report->symlinks, report->bytes, report->partial,
+             report->lost);
   return report->complete ? kExitOk : kFsckDamaged;
 }
 
