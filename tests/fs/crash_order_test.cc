@@ -66,12 +66,12 @@ TEST_F(CrashOrder, ARenameOfAFileThatCannotBeStoredFailsAndChangesNothing) {
   put("target", "the target");
   put("new", "an older value");
   const Handle handle = store_.open("new");
-  ASSERT_TRUE(store_.write(handle, 0, "the new value"));
+  ASSERT_TRUE(store_.write(handle, 0, "the new value!"));
   store_.device().set_thin_budget(0);
   EXPECT_FALSE(store_.rename("new", "target"));
   store_.device().set_thin_budget(std::nullopt);
   EXPECT_EQ(store_.content("target"), "the target");
-  EXPECT_EQ(store_.content(handle), "the new value");
+  EXPECT_EQ(store_.content(handle), "the new value!");
 }
 
 TEST_F(CrashOrder, WithSyncNamesAndEmptyNewFilesAreDurableWhenAnswered) {
