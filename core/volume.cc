@@ -61,7 +61,14 @@ Result<void> close_cleanly(Volume::State& state) REQUIRES(state.checkpoint_mutex
     MutexLock turn(state.commit_turn);
     unchanged = state.ring->head() == state.superblock.current.replay_from;
   }
-  if (!unchanged) return run_checkpoint(state, true);
+  if (!unchanged) {
+    auto written = run_checkpoint(state, true);
+    // Where bad slots or a full device leave no room for it, the journal says the same: the next
+    // opening replays it.
+    if (!written && written.error().code == Errc::kNoSpace)
+      return state.volume->flush_until(UINT64_MAX);
+    return written;
+  }
   if (state.superblock.clean) return {};
   Superblock next = state.superblock;
   next.clean = true;

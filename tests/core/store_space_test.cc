@@ -134,6 +134,28 @@ TEST_F(StoreSpaceTest, AfterABadSlotTheSlotsThatWaitForAFlushAreThereToo) {
   EXPECT_TRUE(store().checkpoint()) << "its slots were left alone";
 }
 
+TEST(FullStore, WithoutRoomForACheckpointClosingMakesTheJournalDurable) {
+  StoreHarness harness(16 * kMiB, 1 << 20);  // 13 slots
+  const auto put = [&](const std::string& key) {
+    return harness.store().put(key, bytes_of(key), {.durability = Durability::kWritten});
+  };
+  int stored = 0;
+  while (put("k" + std::to_string(stored))) ++stored;
+  ASSERT_GT(stored, 3);
+  // What the checkpoint would go to is bad.
+  harness.device().add_fault({.kind = OperationKind::kWrite,
+                              .offset_bytes = harness.volume().geometry().slots_offset_bytes,
+                              .size_bytes = 13 * kMiB});
+  EXPECT_EQ(harness.store().checkpoint().error().code, Errc::kNoSpace);
+  harness.device().clear_faults();
+  for (int life = 0; life < 3; ++life) {
+    harness.reopen();  // closes, and loses power
+    EXPECT_EQ(harness.store().list()->size(), static_cast<std::size_t>(stored)) << life;
+    ASSERT_TRUE(harness.store().remove("k" + std::to_string(--stored)));
+    expect_slots_accounted(harness.volume());
+  }
+}
+
 // There is room for some of them at a time; those that find none are told so at once.
 TEST_F(StoreSpaceTest, ThreadsAtTheEdgeOfAFullStoreMakeProgress) {
   ASSERT_TRUE(put("ballast", (free_blocks() - 60) * kBlockSizeBytes));
