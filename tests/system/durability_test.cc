@@ -1,5 +1,5 @@
-// What was acknowledged as durable is there after SIGKILL, and everything else is whole: old or
-// new, never a part. Real daemon, real mount, real image.
+// Trees and large values survive unmounting and SIGKILL. Real daemon, real mount, real image; kills
+// at random under a mixed load are in kill_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -19,21 +18,6 @@
 
 namespace kvslot::testing {
 namespace {
-
-constexpr int kThreads = 4;
-constexpr int kKeysPerThread = 8;
-
-// The bytes of a key's version: its size and content follow from both, so that a mix is seen.
-std::string value_of(int key, int version) {
-  std::mt19937_64 generator(static_cast<std::uint64_t>(key) * 1000003 +
-                            static_cast<std::uint64_t>(version));
-  constexpr std::size_t kSizes[] = {1, 100, 4096, 5000, 65536, 131072, 200000, 1048576};
-  std::string value(kSizes[generator() % std::size(kSizes)], '\0');
-  for (char& byte : value) byte = static_cast<char>(generator());
-  return value;
-}
-
-std::string name_of(int key) { return "value-" + std::to_string(key); }
 
 // Writes and fsyncs a whole file; false as soon as anything fails.
 bool put(const std::string& path, const std::string& value) {
@@ -88,63 +72,6 @@ class Durability : public ::testing::Test {
   MountGuard mount_{directory_.path("mnt")};
   const std::string image_ = directory_.path("store.img");
 };
-
-// One round: threads write new versions until the daemon is killed after a number of
-// acknowledgements; returns the versions each key was acknowledged with and attempted last.
-struct Versions {
-  std::vector<int> acknowledged = std::vector<int>(kThreads * kKeysPerThread, 0);
-  std::vector<int> attempted = std::vector<int>(kThreads * kKeysPerThread, 0);
-};
-
-void write_until_killed(const std::string& mount_point, pid_t daemon, int acknowledgements,
-                        Versions& versions) {
-  std::atomic<int> left = acknowledgements;
-  std::vector<std::jthread> writers;
-  for (int t = 0; t < kThreads; ++t) {
-    writers.emplace_back([&, t] {
-      for (int n = 0;; ++n) {
-        const int key = t * kKeysPerThread + n % kKeysPerThread;
-        const auto at = static_cast<std::size_t>(key);
-        ++versions.attempted[at];
-        if (!put(mount_point + "/" + name_of(key), value_of(key, versions.attempted[at]))) return;
-        versions.acknowledged[at] = versions.attempted[at];
-        if (left.fetch_sub(1) == 1) ::kill(daemon, SIGKILL);
-      }
-    });
-  }
-}
-
-TEST_F(Durability, NothingFsyncedIsLostInTwentyKills) {
-  format("512M");
-  Versions versions;
-  std::mt19937_64 generator(20261130);
-  for (int round = 0; round < 20; ++round) {
-    mount();
-    const int acknowledgements = 1 + static_cast<int>(generator() % 200);
-    write_until_killed(mount_.path(), daemon_of(mount_.path()), acknowledgements, versions);
-    mount();
-    for (int key = 0; key < kThreads * kKeysPerThread; ++key) {
-      const auto at = static_cast<std::size_t>(key);
-      const std::string found = read_file(mount_.path(name_of(key)));
-      int& attempted = versions.attempted[at];
-      if (found == value_of(key, attempted) && attempted != 0) {
-        versions.acknowledged[at] = attempted;
-        continue;
-      }
-      if (versions.acknowledged[at] == 0) {
-        ASSERT_EQ(found, "") << "round " << round << " key " << key << ": part of a value";
-      } else {
-        ASSERT_TRUE(found == value_of(key, versions.acknowledged[at]))
-            << "round " << round << " key " << key << ": neither version "
-            << versions.acknowledged[at] << " nor " << attempted << ", " << found.size()
-            << " bytes";
-      }
-      attempted = versions.acknowledged[at];
-    }
-    unmount();
-  }
-  expect_ok(run_kvslot({"fsck", image_}));
-}
 
 TEST_F(Durability, ATreeSurvivesUnmountAndKillAndGivesItsSpaceBack) {
   format("2G");

@@ -124,6 +124,7 @@ class Kill : public ::testing::TestWithParam<const char*> {
   // One round over what earlier ones left; false when it found something.
   bool kill_round(const Round& round, TreeContent& content) const {
     mount(image_, mount_, round.options);
+    if (HasFailure()) return false;  // there is nothing to load
     CrashLoad load(mount_.path(), {.seed = round.seed, .is_sync = round.is_sync}, content);
     run_load(load, round, [](const DaemonProcess& daemon) { daemon.signal(SIGKILL); });
     const char* const keep = std::getenv("KVSLOT_KEEP");
@@ -165,6 +166,7 @@ TEST_P(Kill, ACopyOfAStoppedStoreIsACrashImage) {
     format();
     const Round round = plan_round(seed + i, GetParam());
     mount(image_, mount_, round.options);
+    ASSERT_FALSE(HasFailure()) << "there is nothing to load";
     CrashLoad load(mount_.path(), {.seed = round.seed, .is_sync = round.is_sync}, {});
     std::string copy;
     run_load(load, round, [&](const DaemonProcess& daemon) {
