@@ -24,7 +24,7 @@
 namespace kvslot::testing {
 namespace {
 
-constexpr std::uint64_t kOperationsMax = 300;  // acknowledged before the kill
+constexpr std::uint64_t kOperationsMax = 150;  // acknowledged before the kill
 constexpr std::uint64_t kYieldsMax = 300;      // after the last of them
 constexpr int kRoundsOfOneStore = 10;
 
