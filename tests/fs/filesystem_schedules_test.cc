@@ -43,10 +43,12 @@ class FilesystemSchedules : public FilesystemTest {
 TEST_F(FilesystemSchedules, AFileRemovedDuringItsFirstCommitIsGone) {
   const std::uint64_t free_blocks = store_.free_blocks();
   Handle handle = begin_commit("file", value_of(1, kSize));
+  const NodeId node = store_.node_of("file");
   EXPECT_TRUE(store_.unlink("file"));
   end_commit();
   EXPECT_EQ(store_.content(handle), value_of(1, kSize)) << "the handle goes on";
   EXPECT_TRUE(store_.close(std::move(handle)));
+  store_.fs().forget(node, 1);
   EXPECT_TRUE(store_.sync());
   expect_slots_accounted(store_.volume());
   EXPECT_EQ(store_.free_blocks(), free_blocks);
