@@ -41,8 +41,9 @@ class LostDeviceTest : public ::testing::Test {
   template <typename Call>
   auto expired(OperationKind held, Call call) {
     device_->hold(held);
+    const std::size_t held_before = device_->held_count();
     auto answer = std::async(std::launch::async, call);
-    device_->wait_until_held(device_->held_count() + 1);
+    device_->wait_until_held(held_before + 1);
     watched_->expire();
     return answer.get();
   }
