@@ -364,9 +364,12 @@ TEST_P(KernelCalls, AStoreLivesInAStore) {
 class StoppedDaemon {
  public:
   explicit StoppedDaemon(const MountedStore& store) {
-    std::ifstream file(store.path(".kvslot/config"));
-    for (std::string line; std::getline(file, line);)
-      if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
+    {
+      // Closed again before the daemon stops, which would not answer that.
+      std::ifstream file(store.path(".kvslot/config"));
+      for (std::string line; std::getline(file, line);)
+        if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
+    }
     EXPECT_GT(pid_, 1);
     if (pid_ > 1) {
       EXPECT_EQ(::kill(pid_, SIGSTOP), 0);
