@@ -53,7 +53,6 @@ round() {
     KVSLOT_SALVAGE_SEED="$seed"
   run "hostile images" kvslot_core_tests '*Hostile*' "KVSLOT_HOSTILE_STRIDE=$([ -n "$minutes" ] && echo 29 || echo 1)"
   run "interleavings" kvslot_core_tests 'Interleaving.*' KVSLOT_INTERLEAVING_SEED=$seed KVSLOT_INTERLEAVING_ROUNDS=1500
-  scripts/test.sh --threads || die "failed: threads"
   run "closing under load" kvslot_core_tests 'ClosingSchedules.*' KVSLOT_CLOSING_ROUNDS=1000
 }
 

@@ -2,7 +2,6 @@
 // written, made durable again; and what each of it leaves after power loss.
 #include <gtest/gtest.h>
 
-#include <cerrno>
 #include <future>
 #include <string>
 #include <vector>
