@@ -50,7 +50,7 @@ void keep_files(const std::string& directory, int number, int rounds, std::atomi
 TEST(Transport, EveryAnswerOverIoUringReachesItsOwnRequest) {
   if (const std::string why = why_no_rings(); !why.empty()) GTEST_SKIP() << why;
   constexpr int kWriters = 32;
-  constexpr int kRounds = 600;
+  constexpr int kRounds = 300;
   MountedStore store("256M", "transport=uring");
   std::atomic<int> wrong = 0;
   std::vector<std::jthread> writers;
