@@ -105,7 +105,8 @@ std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
     if (!(file >> value))
       reason = "this kernel has no FUSE over io_uring";
     else if (value != "Y" && value != "1")
-      reason = "/sys/module/fuse/parameters/enable_uring is N";
+      reason =
+          "/sys/module/fuse/parameters/enable_uring is N, and the administrator may write Y to it";
   }
   if (reason.empty()) {
     return Transport{.is_uring = true, .reason = "library and kernel allow it"};
@@ -113,10 +114,8 @@ std::expected<Transport, std::string> choose_transport(TransportChoice choice) {
   if (choice == TransportChoice::kAuto) {
     return Transport{.is_uring = false, .reason = std::move(reason)};
   }
-  return std::unexpected(fmt::format(
-      "option transport=uring: {}; use transport=auto, or have the administrator write Y to "
-      "/sys/module/fuse/parameters/enable_uring",
-      reason));
+  return std::unexpected(
+      fmt::format("option transport=uring: {}; transport=auto uses /dev/fuse", reason));
 }
 
 std::expected<void, std::string> detach_dead_mount(const MountPlace& place) {

@@ -5,7 +5,7 @@
 #
 #   REGEX   only the tests whose names match
 #
-# Builds without optimisation in build/coverage, runs the tests there, prints a line for each file and
+# Builds with little optimisation in build/coverage, runs the tests there, prints a line for each file and
 # the sum, and leaves build/coverage/report.txt. Takes about half an hour on two processors. What a
 # killed process ran is not counted: its counters die with it.
 set -euo pipefail

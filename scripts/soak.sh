@@ -3,7 +3,7 @@
 #
 #   sudo scripts/soak.sh [MINUTES]
 #
-# Without MINUTES each long form runs once (about an hour); with it, they run one after another, again and
+# Without MINUTES each long form runs once (some hours, 100 minutes of them fuzzing); with it, they run one after another, again and
 # again with new seeds, until the time is over. The first failure ends the run and prints how to replay it.
 # core/TESTING.md says what each form promises.
 set -euo pipefail

@@ -31,6 +31,7 @@ void DaemonProcess::signal(int number) const {
 }
 
 void DaemonProcess::wait_for_end() const {
+  if (fd_ < 0) return;  // the constructor has said so
   pollfd ended{.fd = fd_, .events = POLLIN, .revents = 0};
   while (::poll(&ended, 1, -1) < 0) {
   }

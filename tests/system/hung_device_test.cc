@@ -1,6 +1,9 @@
 // A mounted store whose device keeps its requests, or fails all of them: nothing hangs but what the
 // kernel holds, and what was acknowledged is there when the device is back.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
@@ -52,7 +55,12 @@ class HungDeviceTest : public ::testing::Test {
   }
   void set_deadline() { shell("echo 1 >\"$M/.kvslot/deadline\""); }
   void wait_for_daemon() const {
-    while (::kill(pid_, 0) == 0) std::this_thread::yield();
+    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+    if (fd < 0) return;  // gone already
+    pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
+    while (::poll(&ended, 1, -1) < 0) {
+    }
+    ::close(fd);
   }
   void hold_everything() {
     for (const auto operation :

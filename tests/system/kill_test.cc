@@ -20,6 +20,7 @@
 #include "tests/support/mount_guard.h"
 #include "tests/support/sparse_copy.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
@@ -31,12 +32,6 @@ constexpr int kRoundsOfOneStore = 10;
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-bool has_uring() {
-  std::ifstream file("/sys/module/fuse/parameters/enable_uring");
-  std::string value;
-  return file >> value && value == "Y";
 }
 
 struct Round {
@@ -64,9 +59,9 @@ class Kill : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
-    if (GetParam() == std::string("uring") && !has_uring()) {
-      GTEST_SKIP() << "/sys/module/fuse/parameters/enable_uring is not Y";
-    }
+    if (GetParam() != std::string("uring")) return;
+    if (const std::string reason = why_no_uring_transport(); !reason.empty())
+      GTEST_SKIP() << reason;
   }
 
   void format() const { expect_ok(run_kvslot({"format", image_, "--size", "512M", "--force"})); }
@@ -78,12 +73,18 @@ class Kill : public ::testing::TestWithParam<const char*> {
   void run_load(CrashLoad& load, const Round& round,
                 const std::function<void(const DaemonProcess&)>& end_daemon) const {
     const DaemonProcess daemon(mount_.path());
+    bool has_ended = false;
     load.run([&](std::uint64_t acknowledged) {
       if (acknowledged != round.operations) return;
+      has_ended = true;
       for (std::uint64_t i = 0; i < round.yields; ++i) ::sched_yield();
       load.expect_end();
       end_daemon(daemon);
     });
+    if (!has_ended) {
+      ADD_FAILURE() << "the load ended by itself";
+      daemon.signal(SIGKILL);
+    }
     daemon.wait_for_end();
   }
 

@@ -27,6 +27,7 @@
 #include "tests/support/mount_guard.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
+#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
@@ -307,8 +308,14 @@ class OpenStorm {
  public:
   explicit OpenStorm(const std::string& root)
       : root_(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    for (int t = 0; t < 4; ++t) threads_.emplace_back([this, t] { run(t); });
-    while (closed_count_ < 40) ::sched_yield();
+    for (int t = 0; t < 4; ++t) {
+      threads_.emplace_back([this, t] {
+        run(t);
+        --running_count_;
+      });
+    }
+    while (closed_count_ < 40 && running_count_ > 0) ::sched_yield();
+    EXPECT_GE(closed_count_, 40);
   }
   ~OpenStorm() { join(); }
   OpenStorm(const OpenStorm&) = delete;
@@ -340,6 +347,7 @@ class OpenStorm {
 
   int root_;
   std::atomic<int> closed_count_ = 0;
+  std::atomic<int> running_count_ = 4;
   std::array<std::vector<std::string>, 4> closed_;
   std::vector<std::string> all_;
   std::vector<std::jthread> threads_;
@@ -349,11 +357,9 @@ class RealEnds : public RealFaults, public ::testing::WithParamInterface<const c
  protected:
   void SetUp() override {
     RealFaults::SetUp();
-    std::ifstream file("/sys/module/fuse/parameters/enable_uring");
-    std::string value;
-    if (GetParam() == std::string("uring") && (!(file >> value) || value != "Y")) {
-      GTEST_SKIP() << "/sys/module/fuse/parameters/enable_uring is not Y";
-    }
+    if (GetParam() != std::string("uring")) return;
+    if (const std::string reason = why_no_uring_transport(); !reason.empty())
+      GTEST_SKIP() << reason;
   }
   [[nodiscard]] std::string options() const { return std::string("transport=") + GetParam(); }
   [[nodiscard]] bool is_mounted() const {

@@ -5,23 +5,15 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/mounted_store.h"
+#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
-
-std::string why_no_rings() {
-  std::string value;
-  std::ifstream file("/sys/module/fuse/parameters/enable_uring");
-  if (!(file >> value)) return "this kernel has no FUSE over io_uring";
-  if (value != "Y") return "/sys/module/fuse/parameters/enable_uring is N";
-  return {};
-}
 
 // Writes, makes durable and reads back files of its own until one of them is not what it wrote.
 // Every answer is checked: its size, its bytes, and that it came at all.
@@ -48,7 +40,8 @@ void keep_files(const std::string& directory, int number, int rounds, std::atomi
 }
 
 TEST(Transport, EveryAnswerOverIoUringReachesItsOwnRequest) {
-  if (const std::string why = why_no_rings(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_no_uring_transport(); !why.empty()) GTEST_SKIP() << why;
   constexpr int kWriters = 32;
   constexpr int kRounds = 300;
   MountedStore store("256M", "transport=uring");
