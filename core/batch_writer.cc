@@ -30,7 +30,8 @@ Result<void> BatchWriter::write() {
     drop_failed();
     // The block names places and changes that are no longer true: it is written again, in place.
     // Nobody was answered yet, so a crash in between loses nothing that counted.
-    if (auto ok = encode_block(); !ok) return ok;
+    if (auto ok = encode_block(); !ok)
+      return erase_block() ? ok : fail(Errc::kIo, "erasing the journal block", EIO);
     stretches_.clear();
     if (auto ok = run_with_block(); !ok) return ok;
   }
@@ -48,6 +49,7 @@ Result<void> BatchWriter::run_with_block() {
     is_written = run(true);
   }
   if (lost_error_ != 0) return fail(Errc::kIo, "writing the batch", lost_error_);
+  is_block_there_ = is_block_there_ || is_written;
   if (is_written) return {};
   const bool is_absent = block_error_ == ENOSPC && erase_block();
   return fail(is_absent ? Errc::kNoSpace : Errc::kIo, "writing the journal", block_error_);
@@ -60,7 +62,7 @@ bool BatchWriter::erase_block() {
   std::fill(front.begin(), front.end(), std::byte{0});
   const auto erased =
       write_device(*state_.device, state_.geometry.journal_offset_bytes + block_offset_, front);
-  return erased || erased.error().code == Errc::kNoSpace;
+  return erased || (!is_block_there_ && erased.error().code == Errc::kNoSpace);
 }
 
 // Checksums, zeroed slack, trailers.

@@ -58,7 +58,8 @@ class BatchWriter {
   Buffer block_;
   std::uint64_t block_offset_ = 0;  // in the ring
   std::uint64_t block_bytes_ = 0;
-  int block_error_ = 0;  // of the last attempt
+  bool is_block_there_ = false;  // the device took a form of the block
+  int block_error_ = 0;          // of the last attempt
   int lost_error_ = 0;   // set: the device is lost, and nothing more is tried
   JournalHeader header_;
   std::vector<iovec> block_segments_;

@@ -230,13 +230,15 @@ Result<void> Volume::State::switch_superblock(const Superblock& next) {
   }
   if (auto ok = flush_device(); !ok) return ok;
   superblock = next;  // from here on a crash finds it, whatever becomes of the other copies
-  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kSecond); !ok)
+  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kSecond); !ok) {
+    stop_if_lost(ok.error().os_errno);  // the device may carry the write out later
     note_fault({.time_ns = 0,
                 .operation = "superblock",
                 .key = {},
                 .slot = {},
                 .os_errno = to_errno(ok.error()),
                 .action = "two of four copies are the older ones"});
+  }
   return {};
 }
 

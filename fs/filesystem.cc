@@ -138,6 +138,8 @@ LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, boo
   LiveFileRef file = files_.find(info->node);
   if (file == nullptr) return nullptr;
   MutexLock lock(file->mutex);
+  // What a rewrite that did not fit left must not become the value: the old one moves along.
+  if (file->missing_at) return nullptr;
   const bool comes_later = !info->stored && !file->has_replaced && !exchanges;
   return file->content.is_dirty() && !comes_later ? file : nullptr;
 }
@@ -173,8 +175,18 @@ void Filesystem::rename_now(NodeId from, std::string_view from_name, NodeId to,
   settle_file(file, done);
 }
 
+namespace {
+
+bool is_incomplete(LiveFile& file) {
+  MutexLock lock(file.mutex);
+  return file.missing_at.has_value();
+}
+
+}  // namespace
+
 void Filesystem::settle_file(const LiveFileRef& file, Done done) {
-  if (!options_.sync || file == nullptr) return settle_names(std::move(done));
+  if (!options_.sync || file == nullptr || is_incomplete(*file))
+    return settle_names(std::move(done));
   publisher_.commit(file, {.until = CommitWaiter::Until::kDurable, .done = std::move(done)});
 }
 

@@ -138,7 +138,7 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
         "mount it again",
         path, fault.action, std::strerror(fault.os_errno));
     ::syslog(LOG_DAEMON | LOG_ERR, "%s", line.c_str());
-    fmt::print(stderr, "{}\n", line);
+    std::fputs((line + "\n").c_str(), stderr);  // where it cannot be printed, nobody throws
   });
   return {};
 }

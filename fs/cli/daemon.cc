@@ -112,6 +112,7 @@ int wait_for(pid_t pid) {
 
 void serve(const MountOptions& mount, const ServeOptions& options) {
   isolate({options.ready_fd});
+  std::signal(SIGPIPE, SIG_IGN);
   const auto served = serve_and_announce(mount, {.ready_fd = options.ready_fd});
   const int exit_code = served ? kExitOk : complain("", served.error());
   std::fflush(nullptr);

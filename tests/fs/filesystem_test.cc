@@ -254,6 +254,22 @@ TEST_F(FilesystemTest, ARewriteThatDidNotFitCanBeMadeGood) {
   EXPECT_EQ(store_.content("f"), filler);
 }
 
+TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {
+  put("f", "old");
+  const std::string filler(kMiB, 'x');
+  Handle big = store_.create("big");
+  std::uint64_t at = 0;
+  while (store_.write(big, at, filler)) at += filler.size();
+  Handle handle = store_.open("f", {.writes = true, .truncates = true});
+  EXPECT_TRUE(store_.write(handle, 0, "begun"));
+  EXPECT_EQ(errno_of(store_.write(handle, 5, filler)), ENOSPC);
+  EXPECT_TRUE(store_.rename("f", "g"));
+  EXPECT_EQ(errno_of(store_.close(std::move(handle))), ENOSPC);
+  EXPECT_EQ(store_.content("g"), "old");
+  store_.crash();
+  EXPECT_FALSE(store_.exists("g") && store_.content("g") != "old");
+}
+
 // ---- Names
 
 TEST_F(FilesystemTest, AnUnlinkedFileGoesOnForWhoeverHasItOpenAndIsNeverStored) {
