@@ -60,7 +60,7 @@ class BatchWriter {
   std::uint64_t block_bytes_ = 0;
   bool is_block_there_ = false;  // the device took a form of the block
   int block_error_ = 0;          // of the last attempt
-  int lost_error_ = 0;   // set: the device is lost, and nothing more is tried
+  int lost_error_ = 0;           // set: the device is lost, and nothing more is tried
   JournalHeader header_;
   std::vector<iovec> block_segments_;
 };
