@@ -250,7 +250,7 @@ bool Batch::lacks_slots_to_move() const {
     for (std::size_t i = 0; i < planned.windows.size(); ++i)
       if (has_failed(planned.windows[i]))
         needed += state_.slots_of(planned.change->writes[i].size_bytes);
-  return needed > state_.slots.available_count() && state_.slots.doomed_count() > 0;
+  return needed > state_.slots.free_count() && state_.slots.doomed_count() > 0;
 }
 
 bool Batch::move_elsewhere(PlannedChange& planned) {
