@@ -61,12 +61,11 @@ bool MountPlace::answers() const {
   return ::statfs(path_.c_str(), &status) == 0;
 }
 
-// Asks for what the kernel does not cache. ECONNABORTED: what a request gets that was under way
-// when the daemon died.
+// Asks for what the kernel does not cache.
 bool MountPlace::is_dead() const {
   const RaisedPrivileges raised;
   struct statfs status{};
-  return ::statfs(path_.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+  return ::statfs(path_.c_str(), &status) != 0 && (is_of_dead_mount(errno));
 }
 
 bool MountPlace::unmount_lazily() const {

@@ -3,9 +3,16 @@
 // Called by fs/fuse_mount and fs/session.
 #pragma once
 
+#include <cerrno>
 #include <string>
 
 namespace kvslot {
+
+// Whether a call on a mount failed because its daemon has died. ECONNABORTED and, over io_uring,
+// ECANCELED: what a request gets that meets the end of the connection.
+[[nodiscard]] inline bool is_of_dead_mount(int os_errno) {
+  return os_errno == ENOTCONN || os_errno == ECONNABORTED || os_errno == ECANCELED;
+}
 
 // Threads: thread-safe, immutable.
 class MountPlace {

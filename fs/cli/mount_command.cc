@@ -18,6 +18,7 @@
 #include "fs/cli/mount_table.h"
 #include "fs/cli/process_end.h"
 #include "fs/cli/store_access.h"
+#include "fs/mount_place.h"
 #include "fs/text.h"
 
 namespace kvslot::cli {
@@ -97,7 +98,7 @@ std::expected<void, Complaint> check_mount_point(const std::string& directory) {
   struct stat status{};
   if (::stat(directory.c_str(), &status) != 0) {
     // Of a killed daemon, the second where a request was under way: the session takes it down.
-    if (errno == ENOTCONN || errno == ECONNABORTED) return {};
+    if (is_of_dead_mount(errno)) return {};
     if (errno == ENOENT) return std::unexpected("does not exist; make the directory first");
     return std::unexpected(
         fmt::format("cannot be mounted on: {}; choose another directory", errno_text(errno)));
