@@ -17,6 +17,14 @@
 namespace kvslot::testing {
 namespace {
 
+// A file that takes whole MiBs until there is no room for another.
+Handle fill_up(LiveStore& store) {
+  Handle big = store.create("big");
+  const std::string filler(kMiB, 'x');
+  for (std::uint64_t at = 0; store.write(big, at, filler);) at += filler.size();
+  return big;
+}
+
 // ---- The live view
 
 TEST_F(FilesystemTest, EveryOpenerSeesAWriteAtOnce) {
@@ -240,11 +248,9 @@ TEST_F(FilesystemTest, AWriteThatDoesNotFitIsRefusedWholeAndHarmsNobody) {
 }
 
 TEST_F(FilesystemTest, ARewriteThatDidNotFitCanBeMadeGood) {
-  put("f", "old");
   const std::string filler(kMiB, 'x');
-  Handle big = store_.create("big");
-  std::uint64_t at = 0;
-  while (store_.write(big, at, filler)) at += filler.size();
+  put("f", "old");
+  const Handle big = fill_up(store_);
   Handle handle = store_.open("f", {.writes = true, .truncates = true});
   EXPECT_EQ(errno_of(store_.write(handle, 0, filler)), ENOSPC);
   EXPECT_EQ(errno_of(store_.flush(handle)), ENOSPC);
@@ -255,11 +261,9 @@ TEST_F(FilesystemTest, ARewriteThatDidNotFitCanBeMadeGood) {
 }
 
 TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {
-  put("f", "old");
   const std::string filler(kMiB, 'x');
-  Handle big = store_.create("big");
-  std::uint64_t at = 0;
-  while (store_.write(big, at, filler)) at += filler.size();
+  put("f", "old");
+  const Handle big = fill_up(store_);
   Handle handle = store_.open("f", {.writes = true, .truncates = true});
   EXPECT_TRUE(store_.write(handle, 0, "begun"));
   EXPECT_EQ(errno_of(store_.write(handle, 5, filler)), ENOSPC);

@@ -146,11 +146,6 @@ std::vector<Barrier> CrashClock::barriers() const {
   return barriers_;
 }
 
-void CrashClock::clear_barriers() {
-  const std::lock_guard lock(mutex_);
-  barriers_.clear();
-}
-
 std::string judge_crash(const Histories& histories, const std::vector<Barrier>& barriers,
                         const std::map<std::string, KeyState>& found) {
   std::string wrong;

@@ -65,7 +65,6 @@ class CrashClock {
   std::size_t begin_barrier();
   void end_barrier(std::size_t number);
   [[nodiscard]] std::vector<Barrier> barriers() const;
-  void clear_barriers();
 
  private:
   std::atomic<Tick> now_ = 0;

@@ -86,7 +86,6 @@ class TracedStore {
     states_ = {states_.back()};
     durable_ = 0;
   }
-  [[nodiscard]] std::size_t state_count() const { return states_.size() - durable_; }
   [[nodiscard]] const std::vector<ModelStore>& states() const { return states_; }
   // Values that differ each time.
   [[nodiscard]] ModelStore::Value new_value(std::size_t size_bytes);
