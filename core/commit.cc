@@ -215,7 +215,9 @@ class Committer {
     state_.reclaim();
     // Later readers do not see what is doomed by now.
     const std::uint64_t latest = state_.reader_ticket;
+    ++state_.waiting_calls;
     while (state_.oldest_reader() <= latest) state_.readers_left.wait(state_.mutex);
+    --state_.waiting_calls;
     state_.reclaim();
   }
 

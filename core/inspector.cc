@@ -363,6 +363,8 @@ class StateInspector : public Inspector {
     gauge("journal_used_bytes", "of the journal ring", state_.journal_info.used_bytes);
     gauge("journal_size_bytes", "of the journal ring", state_.geometry.journal_size_bytes);
     gauge("readers", "reads under way", state_.readers.size());
+    gauge("waiting_calls", "calls that wait for reads to end, or for a block to take their names",
+          state_.waiting_calls);
     gauge("recovery_us", "time that opening took", state_.recovery_us);
     gauge("recovered_nodes", "nodes found when opened", state_.recovered_nodes);
     gauge("read_only", "1 when writes are refused",

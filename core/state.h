@@ -98,10 +98,11 @@ struct Volume::State {
   std::deque<FaultRecord> faults GUARDED_BY(mutex);
   std::function<void()> on_recorded GUARDED_BY(mutex);
   std::function<void(const FaultRecord&)> on_stopped GUARDED_BY(mutex);
-  Condition recorded_drained;                       // a batch took them, or was refused
-  bool recorded_refused GUARDED_BY(mutex) = false;  // the last block had no room
-  Condition readers_left;                           // a read ended
-  JournalInfo journal_info GUARDED_BY(mutex);       // copy of the ring for inspection
+  Condition recorded_drained;                         // a batch took them, or was refused
+  bool recorded_refused GUARDED_BY(mutex) = false;    // the last block had no room
+  Condition readers_left;                             // a read ended
+  std::uint32_t waiting_calls GUARDED_BY(mutex) = 0;  // in one of the two
+  JournalInfo journal_info GUARDED_BY(mutex);         // copy of the ring for inspection
   const char* read_only_reason GUARDED_BY(mutex) = nullptr;
   bool closing GUARDED_BY(mutex) = false;  // no new changes; what was recorded is still committed
   bool closed GUARDED_BY(mutex) = false;
@@ -133,8 +134,7 @@ struct Volume::State {
   [[nodiscard]] Attributes with_times(Attributes attributes) const;
   // Device::run; a device that is lost stops writes.
   void run(std::span<IoRequest> requests) EXCLUDES(mutex);
-  // Flushes the device. A failure stops writes: what was written before it may be lost, and a
-  // later flush that succeeds would not tell (core/commit.cc).
+  // A failure stops writes: what was written may be lost, and a later flush would not tell.
   [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);
   // Makes `next` the superblock, durably (core/checkpoint.cc).
   [[nodiscard]] Result<void> switch_superblock(const Superblock& next) REQUIRES(checkpoint_mutex);

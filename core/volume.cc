@@ -147,7 +147,9 @@ Result<void> Volume::State::admit_record() {
   while (recorded.size_bytes() > recorded_bytes_max() && check_writable()) {
     if (recorded_refused) return fail(Errc::kNoSpace, "the journal has no room", ENOSPC);
     if (on_recorded) {
+      ++waiting_calls;
       recorded_drained.wait(mutex);
+      --waiting_calls;
       continue;
     }
     mutex.unlock();

@@ -110,15 +110,17 @@ TEST_F(Schedules, NamesThatWaitForTheCommitterGoOnWhenTheBatcherCloses) {
   std::thread closer([&] { batcher().close(); });
   while (!is_closing()) std::this_thread::yield();
   // What the committer does not take any more: far over the bound.
-  std::atomic<bool> is_done = false;
+  constexpr int kNames = 2000;
+  std::atomic<int> made = 0;
   std::thread maker([&] {
-    for (int i = 0; i < 2000; ++i) {
-      EXPECT_TRUE(volume().create(NodeId::kRoot, std::string(200, 'd') + std::to_string(i),
+    for (; made < kNames; ++made) {
+      EXPECT_TRUE(volume().create(NodeId::kRoot, std::string(200, 'd') + std::to_string(made),
                                   NodeKind::kDirectory, {}));
     }
-    is_done = true;
   });
-  while (volume().has_room_to_record() && !is_done) std::this_thread::yield();
+  while (harness_.stat("waiting_calls") == 0 && made < kNames) std::this_thread::yield();
+  EXPECT_LT(made, kNames) << "nobody waits: the bound is not reached";
+  EXPECT_TRUE(is_closing());
   device().release();
   maker.join();
   closer.join();
@@ -209,8 +211,13 @@ TEST_F(Schedules, ABatchThatNeedsTheSlotsOfAReaderWaitsForItAndTheReaderGetsItsB
   small.device().wait_until_held(1);
   ASSERT_TRUE(small.store().put("read", bytes_of("replaced")));
   EXPECT_GT(small.stat("slots_doomed"), 0U) << "nobody may write over what is being read";
-  std::thread writer(
-      [&] { EXPECT_TRUE(small.store().put("new", bytes_of(value_of(3, 5 * kMiB)))); });
+  std::atomic<bool> is_stored = false;
+  std::thread writer([&] {
+    EXPECT_TRUE(small.store().put("new", bytes_of(value_of(3, 5 * kMiB))));
+    is_stored = true;
+  });
+  while (small.stat("waiting_calls") == 0 && !is_stored) std::this_thread::yield();
+  EXPECT_FALSE(is_stored) << "it took slots that are being read";
   small.device().release();
   writer.join();
   reader.join();
