@@ -115,6 +115,8 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
   superblock.geometry = *geometry;
   superblock.sequence = 1;
   superblock.formatted_ns = options.clock ? options.clock() : wall_clock_ns();
+  superblock.root_uid = options.root_uid;
+  superblock.root_gid = options.root_gid;
   superblock.current.replay_from = {.epoch = options.seed == 0 ? random_u64() : options.seed,
                                     .offset_bytes = 0,
                                     .sequence = 1,

@@ -217,6 +217,8 @@ std::vector<std::byte> encode_superblock(const Superblock& superblock) {
   encode_geometry(out, superblock.geometry);
   encode_root(out, superblock.current);
   encode_root(out, superblock.previous);
+  out.number(superblock.root_uid);
+  out.number(superblock.root_gid);
   KVSLOT_CHECK(block.size() <= kBlockSizeBytes, "superblock fits its block");
   out.zeros(kBlockSizeBytes - block.size());
   store_u64(block, kChecksumOffset, structure_checksum(block, kSuperblockSeed));
@@ -243,6 +245,8 @@ Result<Superblock> decode_superblock(ConstBytes block) {
   superblock.geometry = decode_geometry(in);
   superblock.current = decode_root(in);
   superblock.previous = decode_root(in);
+  superblock.root_uid = in.number<std::uint32_t>();
+  superblock.root_gid = in.number<std::uint32_t>();
   if (superblock.incompatible_features != 0)
     return fail(Errc::kInvalid, "the store uses features of a newer kvslot; use a newer kvslot");
   if (!in.ok() || !is_planned(superblock.geometry))

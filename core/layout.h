@@ -78,7 +78,8 @@ struct Superblock {
   bool clean = true;
   TimestampNs formatted_ns = 0;
   CheckpointRoot current;
-  CheckpointRoot previous;  // as long as its slots and the journal hold it
+  CheckpointRoot previous;                   // as long as its slots and the journal hold it
+  std::uint32_t root_uid = 0, root_gid = 0;  // of the root directory, until a record says more
 };
 
 [[nodiscard]] std::vector<std::byte> encode_superblock(const Superblock& superblock);

@@ -35,8 +35,8 @@ void StateLoader::clear(const CheckpointRoot& root) NO_THREAD_SAFETY_ANALYSIS {
   next_stamp_ = root.next_stamp;
   end_ = root.replay_from;
   const Attributes attributes{.mode = 0755,
-                              .uid = 0,
-                              .gid = 0,
+                              .uid = superblock_.root_uid,
+                              .gid = superblock_.root_gid,
                               .atime_ns = superblock_.formatted_ns,
                               .mtime_ns = superblock_.formatted_ns,
                               .ctime_ns = superblock_.formatted_ns};

@@ -155,7 +155,10 @@ std::expected<Geometry, Complaint> format_store(const FormatArguments& arguments
   const FormatOptions options{
       .slot_size_bytes = static_cast<std::uint32_t>(arguments.slot_size_bytes),
       .label = arguments.label,
-      .force = arguments.force};
+      .force = arguments.force,
+      .clock = {},
+      .root_uid = ::geteuid(),
+      .root_gid = ::getegid()};
   const auto geometry = format_device(**device, options);
   if (!geometry) return refuse(explain_store(geometry.error()));
   image->keep();

@@ -15,9 +15,10 @@ namespace kvslot {
 struct FormatOptions {
   std::uint32_t slot_size_bytes = 4096;
   std::string label;
-  bool force = false;      // overwrite what looks like somebody's data
-  std::uint64_t seed = 0;  // of the UUID; 0: from the system's random source
-  WallClock clock = {};    // of the time of format
+  bool force = false;                        // overwrite what looks like somebody's data
+  std::uint64_t seed = 0;                    // of the UUID; 0: from the system's random source
+  WallClock clock = {};                      // of the time of format
+  std::uint32_t root_uid = 0, root_gid = 0;  // who owns the root directory
 };
 
 // Writes an empty store.

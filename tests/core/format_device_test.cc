@@ -56,6 +56,16 @@ TEST_F(FormatTest, ForceOverwritesAndAStoreIsRefusedWithoutIt) {
   EXPECT_EQ(format({.label = {}, .force = true}), "");
 }
 
+TEST_F(FormatTest, TheRootDirectoryIsWhoseTheStoreIs) {
+  EXPECT_EQ(format({.label = {}, .root_uid = 1000, .root_gid = 100}), "");
+  const auto volume = Volume::open(device_.process_crash(), {});
+  ASSERT_TRUE(volume);
+  const auto root = (*volume)->stat(NodeId::kRoot);
+  ASSERT_TRUE(root);
+  EXPECT_EQ(root->attributes.uid, 1000U);
+  EXPECT_EQ(root->attributes.gid, 100U);
+}
+
 TEST_F(FormatTest, BytesInTheMiddleAreNobodysBusiness) {
   plant(8 * kMiB, "old data");
   EXPECT_EQ(format(), "");

@@ -31,6 +31,8 @@ Superblock some_superblock() {
                         .replay_from = {11, 8192, 12, 13}};
   superblock.previous = superblock.current;
   superblock.previous.sequence = 3;
+  superblock.root_uid = 1000;
+  superblock.root_gid = 100;
   return superblock;
 }
 
@@ -58,6 +60,8 @@ TEST(Layout, SuperblockComesBackAsItWentOut) {
   EXPECT_EQ(decoded->formatted_ns, -5);
   EXPECT_EQ(decoded->current, superblock.current);
   EXPECT_EQ(decoded->previous, superblock.previous);
+  EXPECT_EQ(decoded->root_uid, 1000U);
+  EXPECT_EQ(decoded->root_gid, 100U);
 }
 
 TEST(Layout, AnyFlippedBitOfASuperblockIsSeenPaddingIncluded) {
