@@ -45,6 +45,10 @@ pid_t server_in(const std::map<std::string, std::string>& config) {
   return parsed.ec == std::errc{} && pid > 0 ? pid : 0;
 }
 
+std::string errno_suffix(int os_errno) {
+  return os_errno == 0 ? std::string() : ": " + errno_text(os_errno);
+}
+
 int open_process(pid_t pid) {
   return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
@@ -61,9 +65,15 @@ std::string explain_unmount(int error) {
 // is all right.
 std::expected<void, Complaint> check_closed(const std::string& device_path) {
   const auto device = open_file_device(device_path, {.read_only = true, .open_wait_ms = 0});
-  if (!device) return {};
-  const auto info = read_store_info(**device);
-  if (!info || info->clean) return {};
+  if (!device && device.error().code == Errc::kBusy) return {};
+  const auto info = device ? read_store_info(**device) : Result<StoreInfo>(fail(device));
+  if (!info) {
+    return std::unexpected(fmt::format(
+        "unmounted, but it cannot be read ({}{}), so that nobody can say whether it was "
+        "closed cleanly; see to the device and run 'kvslot fsck'",
+        info.error().step, errno_suffix(info.error().os_errno)));
+  }
+  if (info->clean) return {};
   return std::unexpected(
       "unmounted, but the store was not closed cleanly; what was synced is safe, and the next "
       "mount recovers it");

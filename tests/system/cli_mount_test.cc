@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "tests/support/attached_image.h"
 #include "tests/support/command.h"
 #include "tests/support/damage.h"
+#include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/temp_dir.h"
 
@@ -171,6 +173,30 @@ TEST_F(CliMountTest, UnmountingWhatIsNoMountOfOursIsRefused) {
   expect_refused(run_kvslot({"unmount", directory_.path("missing")}), 1, "missing");
   ASSERT_EQ(::mount("kvslot-test", mount.path().c_str(), "tmpfs", 0, "size=64k"), 0);
   expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
+}
+
+TEST_F(CliMountTest, UnmountFailsWhereNobodyCanSayThatTheStoreWasClosed) {
+  const std::string path = make_store();
+  testing::FailingFile device(path, directory_.path("device"));
+  ASSERT_TRUE(device.is_mounted());
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", device.path(), mount.path()}));
+  EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
+  device.fail(testing::FileOperation::kRead, EIO);
+  const CommandResult unmounted = run_kvslot({"unmount", mount.path()});
+  expect_refused(unmounted, 1, device.path());
+  EXPECT_NE(unmounted.err.find("cannot be read"), std::string::npos) << unmounted.err;
+  EXPECT_FALSE(std::filesystem::exists(mount.path("more")));
+  device.fail(testing::FileOperation::kRead, 0);
+  EXPECT_EQ(run_kvslot({"get", device.path(), "more"}).out, "more\n");
+}
+
+TEST_F(CliMountTest, UnmountFailsWhereTheImageIsGone) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  std::filesystem::remove(path);
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, path);
 }
 
 TEST_F(CliMountTest, AMountWithoutControlDirectoryIsUnmountedAndClosed) {
