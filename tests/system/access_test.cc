@@ -121,13 +121,15 @@ TEST_F(AccessTest, WhatNamesKeysInTheControlDirectoryIsForTheOwnerAlone) {
   for (const char* const path :
        {".kvslot/index", ".kvslot/slots", ".kvslot/inflight", ".kvslot/errors", ".kvslot/key",
         ".kvslot/slot", ".kvslot/slot/0", ".kvslot/key/private", ".kvslot/key/hers/hidden",
-        ".kvslot/key/none", ".kvslot/checkpoint", ".kvslot/flush"}) {
+        ".kvslot/key/none", ".kvslot/checkpoint", ".kvslot/flush", ".kvslot/scrub",
+        ".kvslot/deadline"}) {
     EXPECT_EQ(bob([path] { return try_open(path); }), EACCES) << path;
     EXPECT_EQ(bob([path] { return try_open(path, O_PATH); }),
               std::count(path, path + std::string(path).size(), '/') > 1 ? EACCES : 0)
         << path;
   }
-  for (const char* const path : {".kvslot/checkpoint", ".kvslot/flush"}) {
+  for (const char* const path :
+       {".kvslot/checkpoint", ".kvslot/flush", ".kvslot/scrub", ".kvslot/deadline"}) {
     EXPECT_EQ(bob([path] { return try_open(path, O_WRONLY); }), EACCES) << path;
     EXPECT_EQ(bob([path] { return errno_of_call(::truncate(path, 0)); }), EACCES) << path;
     EXPECT_EQ(bob([path] { return errno_of_call(::chmod(path, 0666)); }), EPERM) << path;

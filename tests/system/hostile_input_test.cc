@@ -175,6 +175,22 @@ TEST_F(HostileMount, ControlFilesTakeNothingButTheirWord) {
     ASSERT_EQ(report.size(), 2U);
     EXPECT_EQ(std::ranges::count(report[0], '\t'), std::ranges::count(report[1], '\t'));
   }
+  for (const std::string& text :
+       {std::string("-1"), std::string("1.5"), std::string("0x10"), std::string("1 "),
+        std::string("99999999999999999999"), std::string("\n"), std::string("none"),
+        std::string("1\0", 2), std::string(4096, '1'), std::string(kEvil)}) {
+    EXPECT_EQ(write_control("deadline", text), EINVAL) << text.substr(0, 10);
+    if (text != "1 ") continue;
+    EXPECT_EQ(write_control("scrub", text), EINVAL) << text.substr(0, 10);
+  }
+  for (const std::string& text :
+       {std::string("2"), std::string("-1"), std::string("11"), std::string("1\n1\n"),
+        std::string("stop"), std::string("1\0", 2), std::string(kEvil)}) {
+    EXPECT_EQ(write_control("scrub", text), EINVAL) << text.substr(0, 10);
+  }
+  EXPECT_EQ(write_control("deadline", "7\n"), 0);
+  EXPECT_EQ(lines(".kvslot/deadline"), (std::vector<std::string>{"#seconds", "7"}));
+  EXPECT_EQ(write_control("scrub", "0"), 0);  // none is under way
   for (const char* name : {"stats", "index", "config", "errors"}) {
     const int fd =
         ::open(store_->path(std::string(".kvslot/") + name).c_str(), O_WRONLY | O_CLOEXEC);
