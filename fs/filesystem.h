@@ -8,7 +8,6 @@
 #include <kvslot/batcher.h>
 #include <kvslot/error.h>
 #include <kvslot/volume.h>
-#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -20,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fs/file_status.h"
 #include "fs/live_files.h"
 #include "fs/mount_options.h"
 #include "fs/publisher.h"
@@ -27,43 +27,11 @@
 
 namespace kvslot {
 
-struct Caller {
-  std::uint32_t uid = 0;
-  std::uint32_t gid = 0;
-};
-
-// What stat(2) shows.
-struct FileStatus {
-  NodeInfo info;  // size and times as the live view has them
-  std::uint64_t allocated_bytes = 0;
-  bool is_settled = true;  // false: a commit may still change the allocation
-};
-
-struct StatusChange {
-  std::optional<std::uint64_t> size_bytes;
-  AttributeChange attributes;
-  bool clears_privileges = false;  // the caller may not keep suid and sgid over a size change
-};
-
-struct OpenMode {
-  bool reads = true;
-  bool writes = false;
-  bool truncates = false;
-  bool syncs = false;  // every write is durable before it is answered
-  bool clears_privileges = false;
-};
-
-// The mode after a write by somebody who may not keep suid and sgid over one.
-[[nodiscard]] std::uint32_t without_privileges(std::uint32_t mode);
-
-// The nearest time that can be stored.
-[[nodiscard]] TimestampNs to_timestamp(const timespec& time);
-
 // One open handle.
 struct OpenFile {
   LiveFileRef file;
   bool writes = false;
-  bool syncs = false;
+  bool syncs = false;             // changes of it are durable before they are answered
   std::uint64_t errors_seen = 0;  // of LiveFile::error_count; guarded by the file's lock
 };
 
@@ -110,7 +78,7 @@ class Filesystem {
   void read(const OpenFile& handle, std::uint64_t offset_bytes, std::size_t size_bytes,
             ReadDone done);
   void write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
-             bool clears_privileges, Done done);
+             const WriteMode& mode, Done done);
   void flush(OpenFile& handle, Done done);
   void fsync(OpenFile& handle, Done done);
   void release(std::unique_ptr<OpenFile> handle);

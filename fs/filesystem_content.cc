@@ -267,21 +267,21 @@ void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> 
 }
 
 void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
-                       bool clears_privileges, Done done) {
+                       const WriteMode& mode, Done done) {
   ++counters_.writes;
-  if (clears_privileges) drop_privileges(*handle.file);
+  if (mode.clears_privileges) drop_privileges(*handle.file);
   // Before it is tried: what ends meanwhile counts as waited for.
   const std::uint64_t patience = publisher_.flights();
   auto written = write_now(*handle.file, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
   const bool waits = is_short_of(written, Errc::kBusy) || (is_short_of(written, Errc::kNoSpace) &&
                                                            publisher_.ended_flights() < patience);
   if (!waits) {
-    return finish_write(handle.file, handle.syncs, std::move(written), std::move(done));
+    return finish_write(handle.file, mode.syncs, std::move(written), std::move(done));
   }
   park({.file = handle.file,
         .offset_bytes = offset_bytes,
         .bytes = {bytes.begin(), bytes.end()},
-        .syncs = handle.syncs,
+        .syncs = mode.syncs,
         .done = std::move(done),
         .patience = patience});
 }
@@ -355,16 +355,17 @@ void Filesystem::serve_parked() {
 void Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
                           std::uint64_t length_bytes, Done done) {
   const Allocation allocation{.what = what, .length_bytes = length_bytes};
+  const bool syncs = handle.syncs || options_.sync;  // it may change the size
   auto result =
       allocate_now(*handle.file, allocation, offset_bytes, LiveContent::Memory::kPoolOnly);
   if (result || result.error().code != Errc::kBusy) {
-    return finish_write(handle.file, false, std::move(result), std::move(done));
+    return finish_write(handle.file, syncs, std::move(result), std::move(done));
   }
   park({.file = handle.file,
         .offset_bytes = offset_bytes,
         .bytes = {},
         .allocation = allocation,
-        .syncs = false,
+        .syncs = syncs,
         .done = std::move(done)});
 }
 
@@ -392,8 +393,13 @@ void Filesystem::copy(const OpenFile& from, std::uint64_t from_offset, const Ope
                       std::uint64_t to_offset, std::uint64_t size_bytes,
                       std::function<void(Result<std::uint64_t>)> done) {
   size_bytes = std::min(size_bytes, kCopyBytesMax);
-  pool_.post([this, source = from.file, target = to.file, from_offset, to_offset, size_bytes,
-              done = std::move(done)] {
+  pool_.post([this, source = from.file, target = to.file, syncs = to.syncs, from_offset, to_offset,
+              size_bytes, done = std::move(done)] {
+    const auto answer = [done](std::uint64_t copied) {
+      return [copied, done](Result<void> result) {
+        done(result ? Result<std::uint64_t>(copied) : fail(result));
+      };
+    };
     std::uint64_t copied = 0;
     std::vector<std::byte> chunk;
     while (copied < size_bytes) {
@@ -410,17 +416,15 @@ void Filesystem::copy(const OpenFile& from, std::uint64_t from_offset, const Ope
         return park({.file = target,
                      .offset_bytes = to_offset,
                      .bytes = std::move(chunk),
-                     .syncs = false,
-                     .done = [size, done](Result<void> result) {
-                       done(result ? Result<std::uint64_t>(size) : fail(result));
-                     }});
+                     .syncs = syncs,
+                     .done = answer(size)});
       }
       if (!written && copied == 0) return done(fail(written));
       if (!written) break;
       publisher_.spill_if_large(target);
       copied += chunk.size();
     }
-    done(copied);
+    finish_write(target, syncs && copied > 0, {}, answer(copied));
   });
 }
 

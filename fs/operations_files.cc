@@ -19,8 +19,7 @@ OpenMode open_mode(const Request& request, const fuse_file_info& info) {
   const int access = info.flags & O_ACCMODE;
   OpenMode mode{.reads = access != O_WRONLY, .writes = access != O_RDONLY};
   mode.truncates = (info.flags & O_TRUNC) != 0;
-  // The kernel follows a synchronous write with FSYNC, except when it is direct.
-  mode.syncs = (info.flags & O_DIRECT) != 0 && (info.flags & (O_SYNC | O_DSYNC)) != 0;
+  mode.syncs = (info.flags & (O_SYNC | O_DSYNC)) != 0;
   mode.clears_privileges =
       context_of(request).has_killpriv_v2 ? clears_privileges(info) : caller_of(request).uid != 0;
   return mode;
@@ -108,8 +107,11 @@ void op_write(const Request& request, fuse_ino_t node, const char* data, std::si
               off_t offset, fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_write(request, {data, size}, *info);
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  // The kernel follows a synchronous write with FSYNC; an older one not when it is direct.
+  const bool syncs = (info->flags & O_DIRECT) != 0 && (info->flags & (O_SYNC | O_DSYNC)) != 0;
   filesystem(request).write(handle_of(info), static_cast<std::uint64_t>(offset), bytes,
-                            clears_privileges(*info), [request, size](Result<void> result) {
+                            {.clears_privileges = clears_privileges(*info), .syncs = syncs},
+                            [request, size](Result<void> result) {
                               if (!result) return reply_error(request, result.error());
                               request.answer(fuse_reply_write, size);
                             });

@@ -35,7 +35,7 @@ class BackPressureTest : public ::testing::Test {
 
   void begin_write(const Handle& handle, std::uint64_t offset, const std::string& text) {
     ++asked_;
-    store_.fs().write(*handle, offset, bytes_of(text), false,
+    store_.fs().write(*handle, offset, bytes_of(text), {},
                       [this](Result<void> result) { answers_.take(result); });
   }
   void begin_copy(const Handle& from, const Handle& to, std::uint64_t to_offset,

@@ -74,7 +74,7 @@ class LiveStore {
 
   Result<void> write(const Handle& handle, std::uint64_t offset, std::string_view text) {
     return wait(
-        [&](Done done) { fs().write(*handle, offset, bytes_of(text), false, std::move(done)); });
+        [&](Done done) { fs().write(*handle, offset, bytes_of(text), {}, std::move(done)); });
   }
   Result<void> allocate(const Handle& handle, Filesystem::Allocate what, std::uint64_t offset,
                         std::uint64_t length) {
@@ -116,7 +116,7 @@ class LiveStore {
   std::future<Result<void>> begin_write(const Handle& handle, std::uint64_t offset,
                                         std::string_view text) {
     auto answer = std::make_shared<std::promise<Result<void>>>();
-    fs().write(*handle, offset, bytes_of(text), false,
+    fs().write(*handle, offset, bytes_of(text), {},
                [answer](Result<void> result) { answer->set_value(std::move(result)); });
     return answer->get_future();
   }

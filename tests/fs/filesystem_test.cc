@@ -376,7 +376,7 @@ TEST_F(FilesystemTest, AWriteByOthersTakesSuidAndSgidAway) {
   Handle handle = store_.open(node);
   EXPECT_TRUE(store_.write(handle, 0, "y"));
   EXPECT_EQ(store_.status(node).info.attributes.mode, 06755U);
-  store_.fs().write(*handle, 0, bytes_of("z"), true, [](Result<void>) {});
+  store_.fs().write(*handle, 0, bytes_of("z"), {.clears_privileges = true}, [](Result<void>) {});
   EXPECT_EQ(store_.status(node).info.attributes.mode, 0755U);
 }
 
