@@ -18,41 +18,43 @@ Result<void> BatchWriter::write() {
   }
   measured_.data_requests = static_cast<std::uint32_t>(stretches_.size());
   if (auto ok = encode_block(); !ok) return ok;
-  if (auto ok = run_with_block(); !ok) return ok;
-  if (any_failed()) {
-    // A request that failed may have covered innocent neighbours: each extent once more, alone.
-    collect(true, false);
-    run_data();
-  }
-  if (any_failed()) {
-    retry_elsewhere();
-    if (lost_error_ != 0) return fail(Errc::kIo, "writing values", lost_error_);
-    drop_failed();
-    // The block names places and changes that are no longer true: it is written again, in place.
-    // Nobody was answered yet, so a crash in between loses nothing that counted.
-    if (auto ok = encode_block(); !ok)
-      return erase_block() ? ok : fail(Errc::kIo, "erasing the journal block", EIO);
-    stretches_.clear();
-    if (auto ok = run_with_block(); !ok) return ok;
-  }
-  ring_.advance(block_offset_, header_);
-  return {};
-}
-
-// What was collected, and the block. Without the block nothing of the batch counts: where it fails
-// it is tried once more, alone, before anything is done about values. A device that is lost is not
-// tried again, and may still use the memory.
-Result<void> BatchWriter::run_with_block() {
   bool is_written = run(true);
+  if (lost_error_ == 0 && any_failed()) {
+    if (auto ok = repeat_failed(); !ok) return ok;
+    is_written = run(true);
+  }
+  // Without the block nothing of the batch counts: where it fails it is tried once more, alone. A
+  // device that is lost is not tried again, and may still use the memory.
   if (!is_written && lost_error_ == 0) {
     stretches_.clear();
     is_written = run(true);
   }
   if (lost_error_ != 0) return fail(Errc::kIo, "writing the batch", lost_error_);
-  is_block_there_ = is_block_there_ || is_written;
-  if (is_written) return {};
-  const bool is_absent = block_error_ == ENOSPC && erase_block();
-  return fail(is_absent ? Errc::kNoSpace : Errc::kIo, "writing the journal", block_error_);
+  if (!is_written) {
+    const bool is_absent = block_error_ == ENOSPC && erase_block();
+    return fail(is_absent ? Errc::kNoSpace : Errc::kIo, "writing the journal", block_error_);
+  }
+  ring_.advance(block_offset_, header_);
+  return {};
+}
+
+// Values failed, and the block that went out with them names places where they are not. A bad
+// sector may take long to fail again, elsewhere too; if the process died meanwhile, the next
+// opening would find a block of the last batches whose values it cannot read, which could be rot of
+// what was acknowledged. So the block is gone, durably, before anything else is tried. Leaves the
+// block as it is to be written, with what is true then.
+Result<void> BatchWriter::repeat_failed() {
+  if (!erase_block()) return fail(Errc::kIo, "erasing the journal block", EIO);
+  if (auto ok = state_.flush_device(); !ok) return ok;
+  is_block_there_ = false;
+  // A request that failed may have covered innocent neighbours: each extent once more, alone.
+  collect(true, false);
+  run_data();
+  if (lost_error_ == 0 && any_failed()) retry_elsewhere();
+  if (lost_error_ != 0) return fail(Errc::kIo, "writing values", lost_error_);
+  drop_failed();
+  stretches_.clear();
+  return encode_block();
 }
 
 // A device that is full may have taken the front of the block, or have an earlier form of it: a
@@ -60,8 +62,13 @@ Result<void> BatchWriter::run_with_block() {
 bool BatchWriter::erase_block() {
   const Bytes front = block_.first(kBlockSizeBytes);
   std::fill(front.begin(), front.end(), std::byte{0});
-  const auto erased =
-      write_device(*state_.device, state_.geometry.journal_offset_bytes + block_offset_, front);
+  const auto erase = [&] {
+    return write_device(*state_.device, state_.geometry.journal_offset_bytes + block_offset_,
+                        front);
+  };
+  auto erased = erase();
+  if (!erased && erased.error().code == Errc::kIo && !is_device_lost(erased.error().os_errno))
+    erased = erase();
   return erased || (!is_block_there_ && erased.error().code == Errc::kNoSpace);
 }
 
@@ -195,6 +202,7 @@ bool BatchWriter::run(bool with_block) {
   block_error_ = 0;
   for (std::size_t i = stretches_.size(); i < requests.size(); ++i)
     if (requests[i].error != 0) block_error_ = requests[i].error;
+  is_block_there_ = is_block_there_ || (with_block && block_error_ == 0);
   return block_error_ == 0;
 }
 
@@ -231,7 +239,6 @@ void BatchWriter::report(const PlannedChange& planned, const char* action) {
 // EIO: the slots are quarantined and the extents written once more in other slots. ENOSPC of a
 // thin device is no fault of the slots: the change fails.
 void BatchWriter::retry_elsewhere() {
-  if (lost_error_ != 0) return;
   // What is free was taken by the first attempt; a flush brings back what merely waits for one.
   if (batch_.lacks_slots_to_move()) static_cast<void>(state_.volume->flush_until(UINT64_MAX));
   for (PlannedChange& planned : batch_.planned()) {

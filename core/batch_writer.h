@@ -40,8 +40,8 @@ class BatchWriter {
   void add(PlannedExtent& extent, bool merge);
   [[nodiscard]] Result<void> encode_block();
   [[nodiscard]] bool erase_block();
+  [[nodiscard]] Result<void> repeat_failed();
   void append_block_requests(std::vector<IoRequest>& requests);
-  [[nodiscard]] Result<void> run_with_block();
   // Runs what was collected, with the block when it has to be written; false: the block failed.
   [[nodiscard]] bool run(bool with_block);
   void run_data() { static_cast<void>(run(false)); }

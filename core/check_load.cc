@@ -142,7 +142,10 @@ Failure CheckLoader::replay(const JournalPosition& from, std::uint64_t limit) {
   if (failure) return failure;
   if (!end) return fmt::format("the journal cannot be read: {} failed", end.error().step);
   next_sequence_ = end->sequence;
-  if (limit == UINT64_MAX && is_chain_damaged(device_, superblock_.geometry, *end).value_or(false))
+  if (limit != UINT64_MAX) return {};
+  const auto damaged = is_chain_damaged(device_, superblock_.geometry, *end);
+  if (!damaged) return fmt::format("the journal cannot be read: {} failed", damaged.error().step);
+  if (*damaged)
     obstacle_ = fmt::format(
         "journal block {} is damaged, though later ones say that it was durable: what "
         "came after it is lost; mount with -o ro to read what came before",

@@ -53,20 +53,28 @@ class RingReader {
       return fail(Errc::kCorrupt, "journal block: past the ring");
     const bool held = offset_bytes >= start_ && offset_bytes + size_bytes <= start_ + filled_;
     if (!held) {
-      filled_ = 0;
-      start_ = offset_bytes;
-      const std::uint64_t wanted = std::min(std::max(size_bytes, kReadAheadBytes),
-                                            geometry_.journal_size_bytes - offset_bytes);
-      if (buffer_.capacity() < wanted) buffer_ = Buffer::from_heap(wanted);
-      const auto read =
-          read_device(device_, geometry_.journal_offset_bytes + start_, buffer_.first(wanted));
-      if (!read) return fail(read);
-      filled_ = wanted;
+      const std::uint64_t ahead = std::min(std::max(size_bytes, kReadAheadBytes),
+                                           geometry_.journal_size_bytes - offset_bytes);
+      auto filled = fill(offset_bytes, ahead);
+      // A bad sector further on is no concern of this block's.
+      if (!filled && ahead > size_bytes && !is_device_lost(filled.error().os_errno))
+        filled = fill(offset_bytes, size_bytes);
+      if (!filled) return fail(filled);
     }
     return ConstBytes(buffer_.bytes()).subspan(offset_bytes - start_, size_bytes);
   }
 
  private:
+  Result<void> fill(std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+    filled_ = 0;
+    start_ = offset_bytes;
+    if (buffer_.capacity() < size_bytes) buffer_ = Buffer::from_heap(size_bytes);
+    const auto read =
+        read_device(device_, geometry_.journal_offset_bytes + start_, buffer_.first(size_bytes));
+    if (read) filled_ = size_bytes;
+    return read;
+  }
+
   Device& device_;
   const Geometry& geometry_;
   Buffer buffer_;
@@ -87,7 +95,7 @@ Result<std::optional<JournalBlock>> read_block(RingReader& reader, const Geometr
   const auto all = reader.read(offset_bytes, header->size_bytes);
   if (!all) return fail(all);
   if (!verify_journal_block(*all, *header, geometry.uuid)) return std::optional<JournalBlock>();
-  return JournalBlock{*header, {all->begin(), all->end()}};
+  return JournalBlock{*header, {all->begin(), all->end()}, offset_bytes};
 }
 
 }  // namespace
@@ -103,6 +111,7 @@ Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
        walked += kBlockSizeBytes) {
     const std::uint64_t offset = (end.offset_bytes + walked) % ring;
     const auto head = reader.read(offset, kBlockSizeBytes);
+    if (!head && is_device_lost(head.error().os_errno)) return fail(head);
     if (!head) continue;  // unreadable where nothing is expected
     const auto header = peek_journal_header(*head);
     if (!header || header->epoch != end.epoch || header->durable_upto < end.sequence ||
@@ -110,6 +119,7 @@ Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
       continue;
     left_bytes -= header->size_bytes;
     const auto all = reader.read(offset, header->size_bytes);
+    if (!all && is_device_lost(all.error().os_errno)) return fail(all);
     if (all && verify_journal_block(*all, *header, geometry.uuid)) return true;
   }
   return false;
@@ -135,9 +145,7 @@ Result<JournalPosition> read_journal(
     if (!go_on) return fail(go_on);
     if (!*go_on) break;
     walked_bytes += header.size_bytes;
-    next.offset_bytes = (offset + header.size_bytes) % geometry.journal_size_bytes;
-    next.sequence = header.sequence + 1;
-    next.previous_hash = header.checksum;
+    next = (*block)->behind(geometry.journal_size_bytes);
   }
   return next;
 }

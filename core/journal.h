@@ -52,8 +52,16 @@ class JournalRing {
 struct JournalBlock {
   JournalHeader header;
   std::vector<std::byte> bytes;
+  std::uint64_t offset_bytes = 0;  // in the ring
   [[nodiscard]] ConstBytes records() const {
     return ConstBytes(bytes).subspan(kJournalHeaderBytes, header.payload_bytes);
+  }
+  // Where the next one of the chain is expected, in a ring of this size.
+  [[nodiscard]] JournalPosition behind(std::uint64_t ring_bytes) const {
+    return {.epoch = header.epoch,
+            .offset_bytes = (offset_bytes + header.size_bytes) % ring_bytes,
+            .sequence = header.sequence + 1,
+            .previous_hash = header.checksum};
   }
 };
 
@@ -66,7 +74,8 @@ struct JournalBlock {
 
 // Whether a block of this epoch lies behind the end of a chain and says that the block missing
 // there was flushed: then no crash ended the chain, damage did. Looks at the next
-// kLookedBehindBytes of the ring.
+// kLookedBehindBytes of the ring; what cannot be read there says nothing.
+//   errors   the device is lost
 inline constexpr std::uint64_t kLookedBehindBytes = 16 * kMiB;
 [[nodiscard]] Result<bool> is_chain_damaged(Device& device, const Geometry& geometry,
                                             const JournalPosition& end);

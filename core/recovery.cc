@@ -36,7 +36,8 @@ class Recovery {
   Result<void> rebuild() NO_THREAD_SAFETY_ANALYSIS {
     auto loaded = rebuild_from(superblock_.current, false);
     const bool damaged =
-        !loaded && (loaded.error().code == Errc::kCorrupt || loaded.error().code == Errc::kIo);
+        !loaded && !is_device_lost(loaded.error().os_errno) &&
+        (loaded.error().code == Errc::kCorrupt || loaded.error().code == Errc::kIo);
     const bool has_previous = superblock_.previous.sequence != superblock_.current.sequence;
     if (damaged && has_previous) {
       // The newest checkpoint is damaged. The one before, with the journal since, says the same
@@ -52,6 +53,8 @@ class Recovery {
 
   [[nodiscard]] bool needs_checkpoint() const { return loader_.blocks() != 0 || fell_back_; }
   [[nodiscard]] bool fell_back() const { return fell_back_; }
+  // Whether the block that the log ends before is whole, but for a value.
+  [[nodiscard]] bool is_cut() const { return is_cut_; }
   [[nodiscard]] const StateLoader& loaded() const { return loader_; }
 
  private:
@@ -67,6 +70,7 @@ class Recovery {
       if (auto ok = check_chain(limit); !ok) return ok;
       const auto failed = verify_tail();
       if (!failed) return fail(failed);
+      is_cut_ = limit != UINT64_MAX;
       if (*failed == 0) return {};
       limit = *failed - 1;
       state_.note_fault({.time_ns = 0,
@@ -163,11 +167,30 @@ class Recovery {
         requests[i].error = 0;
         state_.device->run({&requests[i], 1});
       }
-      if (requests[i].error != 0)
-        return fail(Errc::kIo, "reading a value of the last batches", requests[i].error);
-      if (!holds() && (failed == 0 || tail.sequence < failed)) failed = tail.sequence;
+      if (requests[i].error != 0) {
+        if (auto ok = pass_over_unreadable(tail, requests[i].error); !ok) return fail(ok);
+      } else if (!holds() && (failed == 0 || tail.sequence < failed)) {
+        failed = tail.sequence;
+      }
     }
     return failed;
+  }
+
+  // Whether the value was acknowledged cannot be told: to end the log here might lose it and all
+  // that followed, to go on might lose the one that it replaced. Who only reads loses nothing.
+  Result<void> pass_over_unreadable(const TailExtent& tail, int os_errno) {
+    if (!state_.options.read_only || is_device_lost(os_errno))
+      return fail(Errc::kIo,
+                  "a value of the last batches cannot be read; mount with -o ro, or take out what "
+                  "is whole with 'kvslot fsck --salvage DIR'",
+                  os_errno);
+    state_.note_fault({.time_ns = 0,
+                       .operation = "recovery",
+                       .key = loader_.name_of(loader_.find(tail.object)).name,
+                       .slot = state_.slot_of(tail.extent.device_block),
+                       .os_errno = os_errno,
+                       .action = "cannot be read; it may not have been acknowledged"});
+    return {};
   }
 
   // --- Names and slots.
@@ -300,7 +323,34 @@ class Recovery {
   const Uuid& uuid_;
   StateLoader loader_;
   bool fell_back_ = false;
+  bool is_cut_ = false;
 };
+
+// Takes the place of the block that a log was cut before. That one is whole, and would be replayed
+// whenever the next one stands elsewhere, at the beginning of the ring. The empty block repeats
+// what the cut-off ones may have known to be durable; torn, it ends the log where it ends now.
+Result<void> cover_cut_block(Volume::State& state) REQUIRES(state.commit_turn) {
+  const Buffer block = Buffer::from_heap(kBlockSizeBytes);
+  const Bytes bytes = block.first(kBlockSizeBytes);
+  std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  const JournalPosition& head = state.ring->head();
+  JournalHeader header{.epoch = head.epoch,
+                       .sequence = head.sequence,
+                       .previous_hash = head.previous_hash,
+                       .durable_upto = head.sequence - 1};
+  seal_journal_block(bytes, header, state.geometry.uuid);
+  const auto place = state.ring->place(kBlockSizeBytes);
+  if (!place) return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
+  const std::uint64_t offset = state.geometry.journal_offset_bytes + *place;
+  if (auto ok = write_device(*state.device, offset, bytes); !ok) return ok;
+  if (auto ok = state.flush_device(); !ok) return ok;
+  state.ring->advance(*place, header);
+  MutexLock lock(state.mutex);
+  state.next_sequence = header.sequence + 1;
+  state.published_upto = state.durable_upto = header.sequence;
+  state.journal_info.head_offset_bytes = state.ring->head().offset_bytes;
+  return {};
+}
 
 // The store is too full for a checkpoint. The log goes on where it ended, in its old epoch, so that
 // keys can be removed; what may follow there from an earlier life names other predecessors.
@@ -310,6 +360,8 @@ Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
   const JournalPosition& head = recovery.loaded().end();
   state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
   state.ring->release_before(state.superblock.current.replay_from);
+  if (recovery.is_cut())
+    if (auto ok = cover_cut_block(state); !ok) return ok;
   MutexLock lock(state.mutex);
   state.journal_info.epoch = head.epoch;
   state.journal_info.used_bytes = state.ring->used_bytes();

@@ -125,6 +125,7 @@ Result<void> StateLoader::apply_stream(std::vector<std::byte>& stream) {
 // --- The journal.
 
 Result<void> StateLoader::replay(const JournalPosition& from, std::uint64_t limit) {
+  end_ = from;
   const auto end = read_journal(
       *state_.device, state_.geometry, from, [&](const JournalBlock& block) -> Result<bool> {
         if (block.header.sequence > limit) return false;
@@ -135,12 +136,26 @@ Result<void> StateLoader::replay(const JournalPosition& from, std::uint64_t limi
           apply(std::move(*record), block.header.sequence);
         }
         ++blocks_;
+        end_ = block.behind(state_.geometry.journal_size_bytes);
         durable_upto_ = std::max(durable_upto_, block.header.durable_upto);
         while (!tail_.empty() && tail_.front().sequence <= durable_upto_) tail_.pop_front();
         return true;
       });
-  if (!end) return fail(end);
-  end_ = *end;
+  if (end) return {};
+  const bool is_unreadable = end.error().code == Errc::kIo && !is_device_lost(end.error().os_errno);
+  if (!is_unreadable) return fail(end);
+  if (!state_.options.read_only)
+    return fail(Errc::kIo,
+                "the journal cannot be read; mount with -o ro, or take out what is whole with "
+                "'kvslot fsck --salvage DIR'",
+                end.error().os_errno);
+  state_.note_fault({.time_ns = 0,
+                     .operation = "recovery",
+                     .key = {},
+                     .slot = {},
+                     .os_errno = end.error().os_errno,
+                     .action = "the journal cannot be read further: what came after it is not "
+                               "shown"});
   return {};
 }
 

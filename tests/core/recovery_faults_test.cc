@@ -1,0 +1,180 @@
+// What opening makes of a device that fails, then or before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <kvslot/volume.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "tests/support/recovery_fixture.h"
+
+namespace kvslot::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using RecoveryFaultsTest = RecoveryTest;
+
+// A sector fails while a batch is written, and for good; the process dies after any operation.
+TEST_F(RecoveryFaultsTest, ASectorThatFailsInABatchDoesNotKeepTheStoreFromOpening) {
+  bool is_over = false;
+  for (std::uint64_t step = 0; !is_over; ++step) {
+    SCOPED_TRACE("the process died after operation " + std::to_string(step));
+    open(make_device(16 * kMiB));
+    put_durably("a");
+    const auto break_sector = [](SimulatedDevice& device, std::uint64_t offset) {
+      for (const OperationKind kind : {OperationKind::kRead, OperationKind::kWrite})
+        device.add_fault({.kind = kind, .offset_bytes = offset, .size_bytes = 512});
+    };
+    const std::uint64_t bad = offset_of_slot(static_cast<std::uint32_t>(stat("slots_live")));
+    break_sector(*device_, bad);
+    const std::uint64_t before = device_->operation_count();
+    device_->crash_after_operations(step);
+    const auto stored = put_key(*volume_, "b", value_of('b' + 1, 5000));
+    is_over = !device_->is_crashed();
+    if (is_over) {
+      EXPECT_TRUE(stored);
+      EXPECT_EQ(stat("write_failures"), 1U) << "this test is about the slot that b gets first";
+      EXPECT_GT(device_->operation_count() - before, 4U);
+    }
+    const std::shared_ptr<SimulatedDevice> dead = device_;
+    for (const bool is_power_lost : {false, true}) {
+      // After the first submission the block is there, and nothing shows that it is not to be.
+      if (step >= 3 || is_power_lost) {
+        auto left = is_power_lost ? dead->survivor(1, CrashMode::kNone) : dead->process_crash();
+        break_sector(*left, bad);
+        open(std::move(left));
+        expect_value("a");
+        expect_slots_accounted(*volume_);
+        put_durably("c");
+        expect_value("c");
+      }
+      auto left = is_power_lost ? dead->survivor(1, CrashMode::kAll) : dead->process_crash();
+      break_sector(*left, bad);
+      ASSERT_TRUE(try_open(std::move(left), {.read_only = true}));
+      expect_value("a");
+      if (is_over) expect_value("b");
+    }
+  }
+}
+
+TEST_F(RecoveryFaultsTest, AnUnreadableValueOfTheLastBatchesIsShownAsAFaultWhereNothingIsWritten) {
+  put_durably("a");
+  put("b");
+  put("c");
+  const auto node = volume_->inspector().node(volume_->find("b")->node);
+  const Fault fault{
+      .kind = OperationKind::kRead,
+      .offset_bytes = std::uint64_t{node->extents.front().device_block} * kBlockSizeBytes,
+      .size_bytes = 512};
+  const std::shared_ptr<SimulatedDevice> dead = device_;
+  auto survivor = dead->survivor(1, CrashMode::kAll);
+  survivor->add_fault(fault);
+  const auto before = bytes_of_device(*survivor);
+  const auto opened = try_open(std::move(survivor));
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().step, HasSubstr("mount with -o ro"));
+  EXPECT_TRUE(bytes_of_device(*device_) == before);
+  survivor = dead->survivor(1, CrashMode::kAll);
+  survivor->add_fault(fault);
+  ASSERT_TRUE(try_open(std::move(survivor), {.read_only = true}));
+  EXPECT_THAT(keys(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(read_key(*volume_, "b").error().code, Errc::kIo);
+  expect_value("a");
+  expect_value("c");
+  const auto faults = volume_->inspector().faults();
+  ASSERT_FALSE(faults.empty());
+  EXPECT_EQ(faults.front().key, "b");
+  EXPECT_EQ(faults.front().os_errno, EIO);
+}
+
+TEST_F(RecoveryFaultsTest, ABadSectorOfTheJournalCostsNoMoreThanItHolds) {
+  put_durably("a");
+  const std::uint64_t of_b = volume_->inspector().journal().head_offset_bytes;
+  put_durably("b");
+  const std::uint64_t behind =
+      volume_->inspector().journal().head_offset_bytes + 8 * kBlockSizeBytes;
+  const std::shared_ptr<SimulatedDevice> dead = device_;
+  const auto with_bad = [&](std::uint64_t offset) {
+    auto survivor = dead->survivor(1, CrashMode::kNone);
+    survivor->add_fault({.kind = OperationKind::kRead, .offset_bytes = offset, .size_bytes = 512});
+    return survivor;
+  };
+  const std::uint64_t journal = volume_->geometry().journal_offset_bytes;
+  open(with_bad(journal + behind));
+  EXPECT_THAT(keys(), ElementsAre("a", "b")) << "nothing is there";
+  const auto opened = try_open(with_bad(journal + of_b));
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().step, HasSubstr("mount with -o ro"));
+  ASSERT_TRUE(try_open(with_bad(journal + of_b), {.read_only = true}));
+  EXPECT_THAT(keys(), ElementsAre("a"));
+  expect_value("a");
+  EXPECT_EQ(volume_->inspector().faults().front().os_errno, EIO);
+}
+
+// What the search for a damaged log cannot read says nothing, unless nothing can be read any more.
+TEST_F(RecoveryFaultsTest, ADeviceThatIsLostDuringTheOpeningIsNotTakenForASoundOne) {
+  put_durably("a");
+  put_durably("b");
+  const std::shared_ptr<SimulatedDevice> dead = device_;
+  bool is_over = false;
+  for (std::uint64_t step = 0; !is_over; ++step) {
+    SCOPED_TRACE("the device was lost after operation " + std::to_string(step));
+    auto survivor = dead->survivor(1, CrashMode::kNone);
+    survivor->crash_after_operations(step, ENODEV);
+    const auto opened = try_open(std::move(survivor), {.read_only = true});
+    is_over = opened.has_value();
+    if (!is_over) {
+      EXPECT_EQ(opened.error().os_errno, ENODEV) << opened.error().step;
+    }
+  }
+}
+
+// A store without room for a checkpoint goes on behind the end of a log that was cut, with a block
+// that has no place before the end of the ring.
+TEST_F(RecoveryFaultsTest, ALogThatWasCutGoesOnAtTheBeginningOfTheRing) {
+  open(make_device(16 * kMiB, 1 << 20));
+  put_durably("a", 10);
+  const auto break_slots = [](SimulatedDevice& device, const Geometry& geometry) {
+    device.add_fault({.kind = OperationKind::kWrite,
+                      .offset_bytes = geometry.slots_offset_bytes,
+                      .size_bytes = std::uint64_t{geometry.slot_count} * geometry.slot_size_bytes});
+  };
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(volume_->checkpoint());  // it has all its slots in hand
+  const Geometry geometry = volume_->geometry();
+  while (volume_->space().free_blocks > geometry.blocks_per_slot())
+    put_durably("ballast" + std::to_string(volume_->space().free_blocks), 10);
+  const auto set_times = [&](TimestampNs time) {
+    ASSERT_TRUE(volume_->set_attributes(
+        volume_->find("a")->node,
+        {.mode = 0600, .uid = 0, .gid = 0, .atime_ns = time, .mtime_ns = time, .ctime_ns = 1}));
+  };
+  const std::uint64_t last_block = geometry.journal_size_bytes - kBlockSizeBytes;
+  while (volume_->inspector().journal().head_offset_bytes != last_block) {
+    set_times(1);
+    ASSERT_TRUE(volume_->flush());
+  }
+  put("b", 10);
+  ASSERT_EQ(volume_->inspector().journal().head_offset_bytes, 0U) << "the last block of the ring";
+  damage_value("b");
+  auto survivor = device_->survivor(1, CrashMode::kAll);
+  break_slots(*survivor, geometry);
+  open(std::move(survivor));
+  ASSERT_THAT(keys(), Not(Contains("b")));
+  ASSERT_EQ(stat("checkpoints"), 0U) << "this test is about a store without room for one";
+  for (TimestampNs time = 2; time <= 200; ++time) set_times(time);  // more than a block of 4096
+  ASSERT_TRUE(volume_->flush());
+  for (const CrashMode mode : {CrashMode::kNone, CrashMode::kAll}) {
+    ASSERT_NO_FATAL_FAILURE(crash(mode));
+    EXPECT_EQ(volume_->find("a")->attributes.mtime_ns, 200);
+    expect_value("a", 10);
+    expect_slots_accounted(*volume_);
+  }
+}
+
+}  // namespace
+}  // namespace kvslot::testing
