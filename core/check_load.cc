@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/device_io.h"
 #include "core/journal.h"
@@ -115,19 +114,15 @@ Failure CheckLoader::read_checkpoint(const CheckpointRoot& root, const OnRecord&
 // Takes the whole records at the front of the stream and leaves the rest.
 Failure CheckLoader::take_records(std::vector<std::byte>& stream, std::uint64_t stream_at,
                                   const OnRecord& on_record) const {
-  constexpr std::size_t kPrefixBytes = 5;  // type, size of the body
-  std::size_t done = 0;
-  while (stream.size() - done >= kPrefixBytes) {
-    std::uint32_t body_bytes = 0;
-    std::memcpy(&body_bytes, stream.data() + done + 1, sizeof body_bytes);
-    if (stream.size() - done - kPrefixBytes < body_bytes) break;
-    ByteReader in(ConstBytes(stream).subspan(done, kPrefixBytes + body_bytes));
-    auto record = decode_record(in);
-    if (!record) return fmt::format("record at byte {}: {}", stream_at + done, record.error().step);
-    on_record(std::move(*record));
-    done += kPrefixBytes + body_bytes;
+  RecordReader in(stream);
+  while (true) {
+    auto record = in.next();
+    if (!record)
+      return fmt::format("record at byte {}: {}", stream_at + in.done_bytes(), record.error().step);
+    if (!*record) break;
+    on_record(std::move(**record));
   }
-  stream.erase(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(done));
+  stream.erase(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(in.done_bytes()));
   return {};
 }
 

@@ -289,6 +289,24 @@ Result<Record> decode_record(ByteReader& in) {
   return record;
 }
 
+std::size_t record_size(ConstBytes bytes) {
+  if (bytes.size() < kPrefixBytes) return 0;
+  std::uint32_t body_bytes = 0;
+  std::memcpy(&body_bytes, bytes.data() + 1, sizeof body_bytes);
+  return bytes.size() - kPrefixBytes < body_bytes ? 0 : kPrefixBytes + body_bytes;
+}
+
+Result<std::optional<Record>> RecordReader::next() {
+  const ConstBytes left = stream_.subspan(done_bytes_);
+  const std::size_t size = record_size(left);
+  if (size == 0) return std::nullopt;
+  ByteReader in(left.first(size));
+  auto record = decode_record(in);
+  if (!record) return fail(record);
+  done_bytes_ += size;
+  return std::move(*record);
+}
+
 std::uint64_t xattrs_bytes(const Xattrs& xattrs) {
   std::uint64_t bytes = 0;
   for (const auto& [name, value] : xattrs) bytes += 5 + name.size() + value.size();

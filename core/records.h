@@ -9,6 +9,7 @@
 #include <kvslot/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,6 +91,23 @@ using Record = std::variant<SetNode, MoveNode, RemoveNode, SetAttributes, SetXat
 void encode_record(std::vector<std::byte>& out, const Record& record);
 // Decodes one record and leaves the reader behind it.
 [[nodiscard]] Result<Record> decode_record(ByteReader& in);
+
+// The size of the record that stands in front, or 0 where not all of it is there.
+[[nodiscard]] std::size_t record_size(ConstBytes bytes);
+
+// Takes whole records from the front of a stream that may be cut anywhere.
+// Threads: one thread at a time.
+class RecordReader {
+ public:
+  explicit RecordReader(ConstBytes stream) : stream_(stream) {}
+  // Nothing at the end, or where the next one is cut off. After an error it goes no further.
+  [[nodiscard]] Result<std::optional<Record>> next();
+  [[nodiscard]] std::size_t done_bytes() const { return done_bytes_; }  // of what next() gave
+
+ private:
+  ConstBytes stream_;
+  std::size_t done_bytes_ = 0;
+};
 
 // The bytes that encode_record(SetNode{image}) appends, without doing it.
 [[nodiscard]] std::uint64_t node_record_bytes(std::size_t name_bytes, std::size_t target_bytes,

@@ -2,7 +2,6 @@
 #include "core/state_loader.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/device_io.h"
 
@@ -106,19 +105,14 @@ Result<void> StateLoader::load_checkpoint(const CheckpointRoot& root) {
 
 // Applies the whole records at the front of the stream and leaves the rest.
 Result<void> StateLoader::apply_stream(std::vector<std::byte>& stream) {
-  constexpr std::size_t kPrefixBytes = 5;
-  std::size_t done = 0;
-  while (stream.size() - done >= kPrefixBytes) {
-    std::uint32_t body_bytes = 0;
-    std::memcpy(&body_bytes, stream.data() + done + 1, sizeof body_bytes);
-    if (stream.size() - done < kPrefixBytes + body_bytes) break;
-    ByteReader in(ConstBytes(stream).subspan(done, kPrefixBytes + body_bytes));
-    auto record = decode_record(in);
+  RecordReader in(stream);
+  while (true) {
+    auto record = in.next();
     if (!record) return fail(record);
-    apply(std::move(*record), 0);
-    done += kPrefixBytes + body_bytes;
+    if (!*record) break;
+    apply(std::move(**record), 0);
   }
-  stream.erase(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(done));
+  stream.erase(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(in.done_bytes()));
   return {};
 }
 
