@@ -114,7 +114,10 @@ class CheckpointWriter {
           static_cast<std::uint32_t>(std::min<std::uint64_t>(room - kChunkHeaderBytes, left));
       const Bytes chunk = buffer_.first(round_up(payload + kChunkHeaderBytes, kBlockSizeBytes));
       std::memcpy(chunk.data() + kChunkHeaderBytes, stream_.data() + done, payload);
-      seal_chunk(chunk, root_.sequence, static_cast<std::uint32_t>(entries_.size()), payload,
+      const CheckpointId id{.sequence = root_.sequence,
+                            .epoch = root_.replay_from.epoch,
+                            .replay_from = root_.replay_from.sequence};
+      seal_chunk(chunk, id, static_cast<std::uint32_t>(entries_.size()), payload,
                  state_.geometry.uuid);
       const auto written = write_slot(*run, chunk);
       if (!written) return fail(written);
@@ -135,6 +138,7 @@ class CheckpointWriter {
     std::uint32_t next_slot = kNoSlot;
     for (std::size_t i = count; i-- > 0;) {
       Manifest manifest{.checkpoint_sequence = root_.sequence,
+                        .epoch = root_.replay_from.epoch,
                         .index = static_cast<std::uint32_t>(i),
                         .next_slot = next_slot,
                         .entries = {}};
@@ -258,7 +262,10 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
   }
   CheckpointWriter writer(state);
   const std::uint64_t sequence =
-      std::max(state.superblock.current.sequence, state.superblock.previous.sequence) + 1;
+      std::max({state.superblock.current.sequence, state.superblock.previous.sequence,
+                state.checkpoint_begun}) +
+      1;
+  state.checkpoint_begun = sequence;
   auto root = write_durably(state, writer, sequence);
   Superblock next = state.superblock;
   Result<void> outcome;

@@ -7,6 +7,26 @@
 #include "core/device_io.h"
 
 namespace kvslot {
+namespace {
+
+// An epoch: mark 12 bits, count 28, random 24.
+constexpr std::uint64_t kEpochMark = 0x6b7;
+constexpr unsigned kEpochMarkShift = 52, kEpochCountShift = 24;
+constexpr std::uint64_t kEpochRandomMask = (std::uint64_t{1} << kEpochCountShift) - 1;
+constexpr std::uint64_t kEpochCountMax =
+    (std::uint64_t{1} << (kEpochMarkShift - kEpochCountShift)) - 1;
+
+}  // namespace
+
+std::uint64_t epoch_rank(std::uint64_t epoch) {
+  return epoch >> kEpochMarkShift == kEpochMark ? epoch : 0;
+}
+
+std::uint64_t epoch_after(std::uint64_t epoch, std::uint64_t random) {
+  const std::uint64_t count = epoch_rank(epoch) >> kEpochCountShift & kEpochCountMax;
+  return kEpochMark << kEpochMarkShift | std::min(count + 1, kEpochCountMax) << kEpochCountShift |
+         (random & kEpochRandomMask);
+}
 
 JournalRing::JournalRing(std::uint64_t size_bytes, const JournalPosition& head)
     : size_bytes_(size_bytes), head_(head), tail_offset_(head.offset_bytes) {}

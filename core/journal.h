@@ -15,6 +15,12 @@
 
 namespace kvslot {
 
+// An epoch says how many openings there were before it, so that salvage knows the later of two, and
+// holds 24 random bits: a recovery that was interrupted counted the same.
+[[nodiscard]] std::uint64_t epoch_after(std::uint64_t epoch, std::uint64_t random);
+// Higher for later epochs; 0 for those of an earlier kvslot, which are random and tell nothing.
+[[nodiscard]] std::uint64_t epoch_rank(std::uint64_t epoch);
+
 // Threads: one thread at a time (the one that holds the commit turn).
 class JournalRing {
  public:

@@ -30,6 +30,7 @@ constexpr std::size_t kSuperblockUuidOffset = 64;
 constexpr std::size_t kJournalHintOffset = 56;
 constexpr std::size_t kChunkUuidOffset = 28;
 constexpr std::size_t kManifestUuidOffset = kBlockSizeBytes - sizeof(Uuid);
+constexpr std::size_t kManifestEpochOffset = kManifestUuidOffset - sizeof(std::uint64_t);
 
 void store_u64(Bytes target, std::size_t offset, std::uint64_t value) {
   std::memcpy(target.data() + offset, &value, sizeof value);
@@ -327,7 +328,8 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest, const Uuid& uui
     out.number(entry.slot);
     out.number(entry.size_bytes);
   }
-  out.zeros(kManifestUuidOffset - block.size());
+  out.zeros(kManifestEpochOffset - block.size());
+  out.number(manifest.epoch);
   out.bytes(std::as_bytes(std::span(uuid)));
   const std::uint64_t seed =
       checksum_seed(uuid, ChecksumKind::kManifest, manifest.checkpoint_sequence, manifest.index);
@@ -350,6 +352,7 @@ Result<Manifest> decode_manifest(ConstBytes block, const Uuid& uuid) {
       checksum_seed(uuid, ChecksumKind::kManifest, manifest.checkpoint_sequence, manifest.index);
   if (count > kManifestEntriesMax || checksum != structure_checksum(block, seed))
     return fail(Errc::kCorrupt, "manifest: checksum");
+  manifest.epoch = load_u64(block, kManifestEpochOffset);
   for (std::uint32_t i = 0; i < count; ++i) {
     ManifestEntry entry;
     entry.slot = in.number<std::uint32_t>();
@@ -363,7 +366,7 @@ Result<Manifest> decode_manifest(ConstBytes block, const Uuid& uuid) {
   return manifest;
 }
 
-void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t index,
+void seal_chunk(Bytes chunk, const CheckpointId& checkpoint, std::uint32_t index,
                 std::uint32_t payload_bytes, const Uuid& uuid) {
   std::vector<std::byte> head;
   head.reserve(kChunkHeaderBytes);
@@ -371,34 +374,30 @@ void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t in
   out.number(kChunkMagic);
   out.number(index);
   out.number(std::uint64_t{0});  // checksum
-  out.number(checkpoint_sequence);
+  out.number(checkpoint.sequence);
   out.number(payload_bytes);
   out.bytes(std::as_bytes(std::span(uuid)));
-  out.zeros(kChunkHeaderBytes - head.size());
+  out.zeros(4);
+  out.number(checkpoint.epoch);
+  out.number(checkpoint.replay_from);
   std::memcpy(chunk.data(), head.data(), head.size());
   const Bytes rest = chunk.subspan(kChunkHeaderBytes + payload_bytes);
   std::fill(rest.begin(), rest.end(), std::byte{0});
-  const std::uint64_t seed = checksum_seed(uuid, ChecksumKind::kChunk, checkpoint_sequence, index);
+  const std::uint64_t seed = checksum_seed(uuid, ChecksumKind::kChunk, checkpoint.sequence, index);
   store_u64(chunk, kChecksumOffset, structure_checksum(chunk, seed));
 }
 
 Result<ConstBytes> open_chunk(ConstBytes chunk, std::uint64_t checkpoint_sequence,
                               std::uint32_t index, const Uuid& uuid) {
-  if (chunk.size() < kChunkHeaderBytes) return fail(Errc::kCorrupt, "checkpoint chunk: short");
-  ByteReader in(chunk);
-  const auto magic = in.number<std::uint32_t>();
-  const auto stored_index = in.number<std::uint32_t>();
-  const auto checksum = in.number<std::uint64_t>();
-  const auto sequence = in.number<std::uint64_t>();
-  const auto payload_bytes = in.number<std::uint32_t>();
-  if (magic != kChunkMagic || stored_index != index || sequence != checkpoint_sequence)
+  const auto header = peek_chunk_header(chunk);
+  if (!header || header->index != index || header->checkpoint.sequence != checkpoint_sequence)
     return fail(Errc::kCorrupt, "checkpoint chunk: not the one that belongs here");
   const std::uint64_t seed = checksum_seed(uuid, ChecksumKind::kChunk, checkpoint_sequence, index);
-  if (checksum != structure_checksum(chunk, seed))
+  if (load_u64(chunk, kChecksumOffset) != structure_checksum(chunk, seed))
     return fail(Errc::kCorrupt, "checkpoint chunk: checksum");
-  if (payload_bytes > chunk.size() - kChunkHeaderBytes)
+  if (header->payload_bytes > chunk.size() - kChunkHeaderBytes)
     return fail(Errc::kCorrupt, "checkpoint chunk: size");
-  return chunk.subspan(kChunkHeaderBytes, payload_bytes);
+  return header->payload(chunk);
 }
 
 std::optional<ChunkHeader> peek_chunk_header(ConstBytes first_block) {
@@ -407,8 +406,11 @@ std::optional<ChunkHeader> peek_chunk_header(ConstBytes first_block) {
   ChunkHeader header;
   header.index = in.number<std::uint32_t>();
   in.number<std::uint64_t>();  // checksum
-  header.checkpoint_sequence = in.number<std::uint64_t>();
+  header.checkpoint.sequence = in.number<std::uint64_t>();
   header.payload_bytes = in.number<std::uint32_t>();
+  in.bytes(sizeof(Uuid) + 4);
+  header.checkpoint.epoch = in.number<std::uint64_t>();
+  header.checkpoint.replay_from = in.number<std::uint64_t>();
   if (!in.ok() || header.payload_bytes > kChunkSizeBytesMax - kChunkHeaderBytes)
     return std::nullopt;
   header.size_bytes = static_cast<std::uint32_t>(

@@ -120,8 +120,16 @@ struct ManifestEntry {
   std::uint32_t size_bytes = 0;  // of the chunk, header included
 };
 
+// An attempt at a checkpoint; an interrupted one may have had the same number.
+struct CheckpointId {
+  std::uint64_t sequence = 0;
+  std::uint64_t epoch = 0;        // 0: written by an earlier kvslot
+  std::uint64_t replay_from = 0;  // the first block to replay over it
+};
+
 struct Manifest {
   std::uint64_t checkpoint_sequence = 0;
+  std::uint64_t epoch = 0;
   std::uint32_t index = 0;  // 0, 1, 2, ... along the chain
   std::uint32_t next_slot = kNoSlot;
   std::vector<ManifestEntry> entries;
@@ -131,7 +139,7 @@ struct Manifest {
 [[nodiscard]] Result<Manifest> decode_manifest(ConstBytes block, const Uuid& uuid);
 
 // Seals a chunk whose payload stands at kChunkHeaderBytes; the rest of the buffer is zeroed.
-void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t index,
+void seal_chunk(Bytes chunk, const CheckpointId& checkpoint, std::uint32_t index,
                 std::uint32_t payload_bytes, const Uuid& uuid);
 // The payload of a chunk.
 [[nodiscard]] Result<ConstBytes> open_chunk(ConstBytes chunk, std::uint64_t checkpoint_sequence,
@@ -139,7 +147,7 @@ void seal_chunk(Bytes chunk, std::uint64_t checkpoint_sequence, std::uint32_t in
 
 // What the header of a chunk says, if its magic and size make sense; nothing is verified.
 struct ChunkHeader {
-  std::uint64_t checkpoint_sequence = 0;
+  CheckpointId checkpoint;
   std::uint32_t index = 0;
   std::uint32_t payload_bytes = 0;
   std::uint32_t size_bytes = 0;  // whole blocks, header included

@@ -372,8 +372,9 @@ Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
 // Opens a new epoch behind what was replayed.
 Result<void> reopen(Volume::State& state, const Recovery& recovery) {
   JournalPosition head = recovery.loaded().end();
-  head.epoch = state.options.seed == 0 ? random_u64()
-                                       : head.epoch * 6364136223846793005u + state.options.seed;
+  head.epoch = epoch_after(
+      head.epoch, state.options.seed == 0 ? random_u64()
+                                          : head.epoch * 6364136223846793005u + state.options.seed);
   bool unclean = false;
   {
     MutexLock checkpoint_lock(state.checkpoint_mutex);

@@ -181,7 +181,8 @@ class Salvage {
         known_stamps.insert(extent.stamp);
     std::uint64_t known_stamp = known_stamps.empty() ? 0 : *known_stamps.rbegin();
     for (const FoundTrailer& version : versions) {
-      if (version.extent.stamp <= known_stamp) {
+      const bool is_given_up = rebuilt_.given_up.contains(version.extent.stamp);
+      if (is_given_up || version.extent.stamp <= known_stamp) {
         if (!known_stamps.contains(version.extent.stamp)) ++report_.older;
         continue;
       }

@@ -14,8 +14,9 @@
 namespace kvslot {
 
 struct Rebuilt {
-  tsl::robin_set<std::uint64_t> removed;  // objects that the journal removes
-  bool has_checkpoint = false;            // one of which every chunk is there
+  tsl::robin_set<std::uint64_t> removed;   // objects that the journal removes
+  tsl::robin_set<std::uint64_t> given_up;  // stamps of values in blocks that a recovery cut off
+  bool has_checkpoint = false;             // one of which every chunk is there
 };
 
 // The window size that the patches of the journal were cut by; kExtentSizeBytesMax where none says.

@@ -54,7 +54,7 @@ class StructureScan {
           take_trailer(offset, block);
         });
     std::ranges::sort(found_.chunks, {}, [](const FoundChunk& chunk) {
-      return std::tuple(chunk.sequence, chunk.index, chunk.offset_bytes);
+      return std::tie(chunk.attempt, chunk.index, chunk.offset_bytes);
     });
     std::ranges::stable_sort(found_.blocks, {},
                              [](const FoundBlock& block) { return block.header.sequence; });
@@ -87,16 +87,19 @@ class StructureScan {
     const auto header = peek_chunk_header(block);
     if (!header) return;
     const auto all = read_whole(offset, header->size_bytes);
-    if (all && open_chunk(all->first(header->size_bytes), header->checkpoint_sequence,
-                          header->index, uuid_))
-      found_.chunks.push_back(
-          {header->checkpoint_sequence, header->index, offset, header->size_bytes});
+    const CheckpointId& id = header->checkpoint;
+    if (all && open_chunk(all->first(header->size_bytes), id.sequence, header->index, uuid_))
+      found_.chunks.push_back({.attempt = Attempt(id.sequence, id.epoch),
+                               .replay_from = id.replay_from,
+                               .index = header->index,
+                               .offset_bytes = offset,
+                               .size_bytes = header->size_bytes});
   }
 
   void take_manifest(ConstBytes block) {
     const auto manifest = decode_manifest(block, uuid_);
     if (!manifest) return;
-    FoundManifests& all = found_.manifests[manifest->checkpoint_sequence];
+    FoundManifests& all = found_.manifests[Attempt(manifest->checkpoint_sequence, manifest->epoch)];
     all.entries_of[manifest->index] = manifest->entries.size();
     if (manifest->next_slot == kNoSlot) all.last = manifest->index;
   }
@@ -171,7 +174,7 @@ class UuidScan {
     if (const auto chunk = peek_chunk_header(block); chunk && chunk->size_bytes <= left) {
       const Bytes all = buffer.first(chunk->size_bytes);
       return read_device(device_, offset, all) &&
-             open_chunk(all, chunk->checkpoint_sequence, chunk->index, uuid);
+             open_chunk(all, chunk->checkpoint.sequence, chunk->index, uuid);
     }
     const auto header = peek_journal_header(block);
     if (!header || header->size_bytes > kChunkSizeBytesMax || header->size_bytes > left)

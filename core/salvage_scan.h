@@ -14,12 +14,23 @@
 #include <set>
 #include <vector>
 
+#include "core/journal.h"
 #include "core/layout.h"
 
 namespace kvslot {
 
+// An attempt at a checkpoint; they compare in the order in which they were made.
+struct Attempt {
+  Attempt(std::uint64_t sequence_of, std::uint64_t epoch_of)
+      : rank(epoch_rank(epoch_of)), sequence(sequence_of), epoch(epoch_of) {}
+  auto operator<=>(const Attempt&) const = default;
+
+  std::uint64_t rank, sequence, epoch;
+};
+
 struct FoundChunk {
-  std::uint64_t sequence = 0;  // of its checkpoint
+  Attempt attempt;
+  std::uint64_t replay_from = 0;  // block; 0: not known
   std::uint32_t index = 0;
   std::uint64_t offset_bytes = 0;
   std::uint32_t size_bytes = 0;
@@ -35,7 +46,7 @@ struct FoundTrailer {
   Extent extent;
 };
 
-// The manifests of one checkpoint: how many chunks they name, and whether none is missing.
+// The manifests of one attempt: how many chunks they name, and whether none is missing.
 struct FoundManifests {
   std::map<std::uint32_t, std::size_t> entries_of;  // by index
   std::optional<std::uint32_t> last;                // index of the one that names no next
@@ -43,10 +54,10 @@ struct FoundManifests {
 };
 
 struct Found {
-  std::vector<FoundChunk> chunks;      // by sequence, then index
+  std::vector<FoundChunk> chunks;      // by attempt, then index
   std::vector<FoundBlock> blocks;      // by sequence
   std::vector<FoundTrailer> trailers;  // by object, the newest first
-  std::map<std::uint64_t, FoundManifests> manifests;
+  std::map<Attempt, FoundManifests> manifests;
   std::uint64_t unreadable_bytes = 0;
 };
 

@@ -114,6 +114,7 @@ struct Volume::State {
   Mutex flush_mutex;       // one flush at a time; the others share its effect
   Mutex checkpoint_mutex;  // one checkpoint at a time
   Superblock superblock GUARDED_BY(checkpoint_mutex);
+  std::uint64_t checkpoint_begun GUARDED_BY(checkpoint_mutex) = 0;  // number of the last attempt
 
   std::uint64_t recovery_us = 0;  // set by open
   std::uint64_t recovered_nodes = 0;

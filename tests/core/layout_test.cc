@@ -175,7 +175,7 @@ TEST(Layout, AnyFlippedBitOfAManifestIsSeen) {
 TEST(Layout, AnyFlippedBitOfAChunkIsSeen) {
   const Uuid uuid{9};
   std::vector<std::byte> chunk(2 * kBlockSizeBytes, std::byte{0xa5});
-  seal_chunk(chunk, 3, 1, 5000, uuid);
+  seal_chunk(chunk, {.sequence = 3}, 1, 5000, uuid);
   const auto judge = [&](ConstBytes bytes) { return open_chunk(bytes, 3, 1, uuid).has_value(); };
   expect_every_flip_is_seen(chunk, judge);
   EXPECT_EQ(open_chunk(chunk, 3, 1, uuid)->size(), 5000U);

@@ -12,6 +12,7 @@
 
 #include "tests/support/engine.h"
 #include "tests/support/planted_store.h"
+#include "tests/support/salvage.h"
 
 namespace kvslot {
 namespace {
@@ -24,56 +25,13 @@ using ::testing::IsEmpty;
 using testing::SimulatedDevice;
 using testing::value_of;
 using Planted = testing::PlantedStore;
-using Values = std::map<std::string, std::string>;
-
-// Keeps what comes out, by path.
-class MemorySink final : public SalvageSink {
- public:
-  Result<void> begin(const SalvagedFile& file) override {
-    std::string path;
-    for (const std::string& component : file.path) {
-      EXPECT_FALSE(component.empty() || component == "." || component == "..");
-      EXPECT_EQ(component.find_first_of(std::string_view("/\0", 2)), std::string::npos);
-      path += (path.empty() ? "" : "/") + component;
-    }
-    path_ = path;
-    is_file_ = file.kind == NodeKind::kFile;
-    if (file.kind == NodeKind::kSymlink) links[path] = file.target;
-    if (file.size_bytes > kGiB) return fail(Errc::kTooLarge, "too large for a test");
-    value_.assign(file.size_bytes, '\0');
-    return refusal;
-  }
-  Result<void> write(std::uint64_t offset_bytes, ConstBytes bytes) override {
-    EXPECT_LE(offset_bytes + bytes.size(), value_.size());
-    std::memcpy(value_.data() + offset_bytes, bytes.data(), bytes.size());
-    return refusal;
-  }
-  Result<void> end(Salvaged outcome) override {
-    if (!is_file_) return {};
-    if (outcome == Salvaged::kWhole) {
-      EXPECT_TRUE(whole.emplace(path_, value_).second) << path_ << " twice";
-    } else if (outcome == Salvaged::kPartial) {
-      partial[path_] = value_;
-    }
-    return {};
-  }
-
-  Values whole, partial, links;
-  Result<void> refusal;
-
- private:
-  std::string path_;
-  std::string value_;
-  bool is_file_ = false;
-};
-
-SalvageReport salvage(Device& device, MemorySink& sink) {
-  const std::uint64_t writes = device.counters().writes;
-  auto report = salvage_device(device, sink, {});
-  EXPECT_TRUE(report) << report.error().step;
-  EXPECT_EQ(device.counters().writes, writes);
-  return report ? std::move(*report) : SalvageReport{};
-}
+using testing::MemorySink;
+using testing::salvage;
+using testing::Values;
+using testing::wipe;
+using testing::wipe_checkpoints;
+using testing::wipe_journal;
+using testing::wipe_superblocks;
 
 // A store with overwritten, removed, moved and patched keys, and every value
 // they ever had.
@@ -130,25 +88,6 @@ class History {
 std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-void wipe(SimulatedDevice& device, std::uint64_t offset, std::uint64_t size) {
-  device.poke(offset, std::vector<std::byte>(size));
-}
-void wipe_superblocks(SimulatedDevice& device) {
-  for (const std::uint64_t offset : superblock_offsets(device.info().size_bytes))
-    wipe(device, offset, kBlockSizeBytes);
-}
-void wipe_journal(SimulatedDevice& device, const Geometry& geometry) {
-  wipe(device, geometry.journal_offset_bytes, geometry.journal_size_bytes);
-}
-// Every block of a checkpoint; with `only_index`, the chunks of that number.
-void wipe_checkpoints(SimulatedDevice& device, std::string_view magic = "KVCK") {
-  std::vector<std::byte> block(4);
-  for (std::uint64_t at = 0; at < device.info().size_bytes; at += kBlockSizeBytes) {
-    device.peek(at, block);
-    if (std::memcmp(block.data(), magic.data(), 4) == 0) wipe(device, at, kBlockSizeBytes);
-  }
 }
 
 TEST(SalvageDevice, AStoreThatIsWholeComesOutWhole) {
@@ -384,6 +323,39 @@ TEST(SalvageDevice, AFullFolderEndsItAndANameItCannotHoldDoesNot) {
 
 TEST(SalvageDevice, RandomRecordsAndZerosDoNoHarm) {
   std::mt19937_64 random(1);
+TEST(SalvageDevice, ModesTimesAndAttributesComeOutAsTheRecordsLastSaidThem) {
+  for (const bool has_superblock : {true, false}) {
+    SCOPED_TRACE(has_superblock);
+    Planted store;
+    SetNode file = Planted::file(2, 1, "file", {store.value(2, 10, "a")});
+    file.image.attributes = {.mode = 0640, .uid = 3, .gid = 4, .mtime_ns = 5};
+    file.image.xattrs = {{"user.a", "1"}};
+    store.add(file);
+    SetNode other = Planted::file(3, 1, "other", {store.value(3, 11, "b")});
+    other.image.attributes.mode = 0600;
+    other.image.xattrs = {{"user.b", "2"}};
+    store.add(other);
+    store.write_block({SetAttributes{ObjectId{3}, {.mode = 0444, .uid = 7, .mtime_ns = -8}},
+                       SetXattrs{ObjectId{2}, 0, {{"user.c", "3"}}},
+                       PatchContent{.object = ObjectId{2},
+                                    .attributes = {.mode = 0640, .uid = 3, .mtime_ns = 9},
+                                    .size_bytes = 1,
+                                    .windows = {}}});
+    store.write();
+    if (!has_superblock) wipe_superblocks(store.device);
+    MemorySink sink;
+    salvage(store.device, sink);
+    ASSERT_TRUE(sink.files["file"].attributes && sink.files["other"].attributes);
+    EXPECT_EQ(sink.files["file"].attributes->mode, 0640);
+    EXPECT_EQ(sink.files["file"].attributes->mtime_ns, 9);
+    EXPECT_THAT(sink.files["file"].xattrs, ElementsAre(Pair("user.c", "3")));
+    EXPECT_EQ(sink.files["other"].attributes->mode, 0444);
+    EXPECT_EQ(sink.files["other"].attributes->uid, 7);
+    EXPECT_EQ(sink.files["other"].attributes->mtime_ns, -8);
+    EXPECT_THAT(sink.files["other"].xattrs, ElementsAre(Pair("user.b", "2")));
+  }
+}
+
   for (int round = 0; round < 100; ++round) {
     Planted store;
     store.add(Planted::directory(ObjectId{2}, ObjectId::kRoot, "dir"));

@@ -132,7 +132,7 @@ void add_structures(Seeds& seeds) {
   const Manifest manifest{.checkpoint_sequence = 3, .entries = {{1, 4096}, {2, 1 << 20}}};
   seeds.add("checkpoint_fuzz", ConstBytes(encode_manifest(manifest, {})).subspan(4, 100));
   ByteVector chunk(4096);
-  seal_chunk(chunk, 3, 0, 100, {});
+  seal_chunk(chunk, {.sequence = 3}, 0, 100, {});
   seeds.add("checkpoint_fuzz", ConstBytes(chunk).subspan(4, 200));
   ByteVector ring{std::byte{1}};
   for (std::uint64_t sequence = 1; sequence < 4; ++sequence) {

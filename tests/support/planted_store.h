@@ -112,10 +112,15 @@ class PlantedStore {
     std::vector<std::byte> chunk(round_up(kChunkHeaderBytes + stream.size(), kBlockSizeBytes));
     std::copy(stream.begin(), stream.end(), chunk.begin() + kChunkHeaderBytes);
     const Uuid& uuid = superblock.geometry.uuid;
-    seal_chunk(chunk, superblock.current.sequence, 0, static_cast<std::uint32_t>(stream.size()),
-               uuid);
+    const JournalPosition& from = superblock.current.replay_from;
+    seal_chunk(chunk,
+               {.sequence = superblock.current.sequence,
+                .epoch = from.epoch,
+                .replay_from = from.sequence},
+               0, static_cast<std::uint32_t>(stream.size()), uuid);
     device.poke(offset_of(manifest_slot + 1), chunk);
     const Manifest manifest{.checkpoint_sequence = superblock.current.sequence,
+                            .epoch = from.epoch,
                             .index = 0,
                             .next_slot = kNoSlot,
                             .entries = {{.slot = manifest_slot + 1,
@@ -154,6 +159,14 @@ class PlantedStore {
     std::vector<std::byte> bytes;
     for (const Record& record : records) encode_record(bytes, record);
     write_block(std::move(bytes), static_cast<std::uint32_t>(records.size()), durable_upto);
+  }
+
+  // What an opening does that ends the log in front of a block: blocks from here on are of another
+  // epoch, and are written behind those that are there.
+  void begin_epoch(std::uint64_t epoch, std::uint64_t sequence) {
+    superblock.current.replay_from.epoch = epoch;
+    superblock.current.replay_from.sequence = sequence;
+    next_sequence_ = sequence;
   }
 
   SimulatedDevice device;

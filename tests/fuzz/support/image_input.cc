@@ -162,7 +162,8 @@ class ImageBuilder {
       const auto index = static_cast<std::uint32_t>(manifest.entries.size());
       std::vector<std::byte> chunk(round_up(kChunkHeaderBytes + payload.size(), kBlockSizeBytes));
       std::copy(payload.begin(), payload.end(), chunk.begin() + kChunkHeaderBytes);
-      seal_chunk(chunk, root.sequence, index, static_cast<std::uint32_t>(payload.size()), uuid);
+      seal_chunk(chunk, {.sequence = root.sequence}, index,
+                 static_cast<std::uint32_t>(payload.size()), uuid);
       if (patched) {
         patch(HeaderPatch::Target::kChunk, index, Bytes(chunk).first(kChunkHeaderBytes));
         seal_chunk_as_it_is(chunk, uuid);
