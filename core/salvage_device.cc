@@ -75,7 +75,7 @@ class Salvage {
 
   Result<void> identify() {
     const std::uint64_t size_bytes = device_.info().size_bytes;
-    if (size_bytes < kBlockSizeBytes) return fail(Errc::kCorrupt, "empty", EINVAL);
+    if (size_bytes < kBlockSizeBytes) return fail(Errc::kCorrupt, "shorter than any store", EINVAL);
     std::vector<Uuid> guesses;
     read_superblocks(guesses);
     if (superblock_) {

@@ -64,7 +64,7 @@ void print_summary(const std::string& path, const CheckReport& report) {
 }
 
 int refuse(const std::string& path, const Error& error) {
-  complain(path, explain_store(error));
+  complain(path, explain_check(error));
   return kFsckCouldNotRun;
 }
 
@@ -115,9 +115,10 @@ int salvage(const FsckArguments& arguments, Device& device, Progress& progress) 
   if (!report && report.error().code == Errc::kCorrupt)
     return refuse(arguments.path, report.error());
   if (!report) {
-    complain(directory,
-             fmt::format("{}: {}; what is there was verified, salvage again into a larger folder",
-                         report.error().step, errno_text(report.error().os_errno)));
+    const bool is_store = report.error().code == Errc::kCorrupt;
+    complain(is_store ? arguments.path : directory,
+             is_store ? explain_salvage(report.error())
+                      : "salvage is not complete: " + explain_folder(report.error()));
     return kFsckCouldNotRun;
   }
   for (const std::string& note : report->notes)

@@ -30,7 +30,7 @@ std::string step_text(const Error& error) {
   return fmt::format("{}: {}", error.step, errno_text(error.os_errno));
 }
 
-std::string explain_damage(std::string_view step) {
+std::string explain_damage(std::string_view step, std::string_view remedy) {
   if (step == "superblock: no kvslot signature") {
     return "holds no kvslot store; give the path of one, or make one with 'kvslot format' (if it "
            "was one, 'kvslot fsck --salvage DIR' takes out what is left)";
@@ -39,9 +39,7 @@ std::string explain_damage(std::string_view step) {
     return fmt::format("is {}; bring it back to its full size, or restore a backup",
                        step.substr(0, step.find(';')));
   }
-  return with_remedy(
-      fmt::format("is damaged ({})", step),
-      "'kvslot fsck' tells how far, 'kvslot fsck --salvage DIR' takes out what is whole");
+  return with_remedy(fmt::format("is damaged ({})", step), remedy);
 }
 
 }  // namespace
@@ -67,7 +65,9 @@ std::string explain_store(const Error& error) {
     case Errc::kBusy:
       return "is mounted or open elsewhere; use its mount, or unmount it with 'kvslot unmount DIR'";
     case Errc::kCorrupt:
-      return explain_damage(error.step);
+      return explain_damage(
+          error.step,
+          "'kvslot fsck' tells how far, 'kvslot fsck --salvage DIR' takes out what is whole");
     case Errc::kInvalid:
       return with_remedy(error.step, "give the path of a block device or an image file");
     case Errc::kNoSpace:
@@ -84,6 +84,40 @@ std::string explain_store(const Error& error) {
     return fmt::format("{}; free space on the file system below the image", step_text(error));
   }
   return with_remedy(step_text(error), "the kernel's log (dmesg) may tell more");
+}
+
+std::string explain_check(const Error& error) {
+  if (error.code != Errc::kCorrupt) return explain_store(error);
+  return explain_damage(error.step, "'kvslot fsck --salvage DIR' takes out what is whole");
+}
+
+std::string explain_salvage(const Error& error) {
+  if (error.code != Errc::kCorrupt) return explain_store(error);
+  return fmt::format(
+      "holds nothing that can be salvaged ({}); give the path of a store, or restore "
+      "a backup",
+      error.step);
+}
+
+std::string explain_folder(const Error& error) {
+  switch (error.os_errno) {
+    case ENOENT:
+      return with_remedy(step_text(error), "make the folder above it first");
+    case ENOTDIR:
+    case EEXIST:
+      return with_remedy(step_text(error), "give a folder that is empty or does not exist yet");
+    case EACCES:
+    case EPERM:
+      return with_remedy(step_text(error), "give one in a folder that you may write to");
+    case ENOSPC:
+    case EDQUOT:
+      return with_remedy(step_text(error), "give a new one where there is more room");
+    case ENAMETOOLONG:
+    case ELOOP:
+      return with_remedy(step_text(error), "give another path");
+    default:
+      return with_remedy(step_text(error), "give a folder on another file system");
+  }
 }
 
 std::string explain_key(const Error& error) {

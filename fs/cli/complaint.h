@@ -16,6 +16,13 @@ int complain(std::string_view thing, std::string_view what);
 // What is wrong with a device or image, and the remedy: "does not exist; make a store with ...".
 [[nodiscard]] std::string explain_store(const Error& error);
 
+// The same for whoever asked fsck already.
+[[nodiscard]] std::string explain_check(const Error& error);
+[[nodiscard]] std::string explain_salvage(const Error& error);
+
+// What went wrong with the folder that salvaged values are written to.
+[[nodiscard]] std::string explain_folder(const Error& error);
+
 // The same for a key of an open store.
 [[nodiscard]] std::string explain_key(const Error& error);
 

@@ -193,13 +193,15 @@ class Folder final : public SalvageFolder {
 
 std::expected<std::unique_ptr<SalvageFolder>, Complaint> SalvageFolder::open(
     const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
+  const auto refused = [](const char* what) {
     return std::unexpected(
-        fmt::format("cannot be made: {}; give a folder on another file system", errno_text(errno)));
+        Complaint(explain_folder({.code = Errc::kIo, .os_errno = errno, .step = what})));
+  };
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) return refused("cannot be made");
   Descriptor root(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!root)
-    return std::unexpected(
-        fmt::format("{}; give a folder that does not exist yet", errno_text(errno)));
+  if (!root) return refused("cannot be opened");
+  if (::faccessat(root.get(), ".", W_OK | X_OK, AT_EACCESS) != 0)
+    return refused("cannot be written to");
   if (!is_empty(root.get()))
     return std::unexpected(
         Complaint("holds files; give a folder that is empty or does not exist yet"));

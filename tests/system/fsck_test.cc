@@ -45,6 +45,10 @@ bool says(const CommandResult& result, const std::string& part) {
 TEST_F(FsckTest, HelpNamesEveryExitCode) {
   const CommandResult help = run_kvslot({"fsck", "--help"});
   for (const char* part : {"0 clean", "1 errors corrected", "4 errors left", "8 could", "16 wrong"})
+bool complains(const CommandResult& result, const std::string& part) {
+  return result.err.find(part) != std::string::npos;
+}
+
     EXPECT_TRUE(says(help, part)) << help.out;
   expect_refused(run_kvslot({"fsck", path_, "-n", "--repair"}), 16, "--help");
 }
@@ -160,9 +164,13 @@ TEST_F(FsckSalvageTest, TheFolderHasToBeNewOrEmpty) {
   expect_ok(salvage());
   expect_refused(salvage(), 8, out_);
   out_ = path_;
-  expect_refused(salvage(), 8, out_);
+  const CommandResult below_nothing = salvage();
+  expect_refused(below_nothing, 8, out_);
+  EXPECT_TRUE(complains(below_nothing, "make the folder above it first")) << below_nothing.err;
   out_ = directory_.path("missing/out");
-  expect_refused(salvage(), 8, out_);
+  const CommandResult on_file = salvage();
+  expect_refused(on_file, 8, out_);
+  EXPECT_TRUE(complains(on_file, "give a folder that is empty")) << on_file.err;
   expect_refused(run_kvslot({"fsck", "--salvage", "", path_}), 16, "--help");
   expect_refused(run_kvslot({"fsck", "--salvage", directory_.path("x"), "--repair", path_}), 16,
                  "--help");
@@ -173,12 +181,17 @@ TEST_F(FsckSalvageTest, AFullFolderIsOneLine) {
   const testing::MountGuard small(directory_.path("small"));
   ASSERT_EQ(::mount("kvslot-test", small.path().c_str(), "tmpfs", 0, "size=64k"), 0);
   out_ = small.path("out");
-  expect_refused(salvage(), 8, out_);
+  const CommandResult full = salvage();
+  expect_refused(full, 8, out_);
+  EXPECT_TRUE(complains(full, "where there is more room")) << full.err;
 }
 
 TEST_F(FsckSalvageTest, WhatIsNoStoreIsRefused) {
   const std::string zeros = directory_.make_image("zeros.img", 16 << 20);
-  expect_refused(run_kvslot({"fsck", "--salvage", out_, zeros}), 8, zeros);
+  const CommandResult nothing = run_kvslot({"fsck", "--salvage", out_, zeros});
+  expect_refused(nothing, 8, zeros);
+  EXPECT_TRUE(complains(nothing, "restore a backup")) << nothing.err;
+  EXPECT_FALSE(complains(nothing, "'kvslot fsck")) << "which was just tried: " << nothing.err;
 }
 
 TEST_F(FsckSalvageTest, SymbolicLinksAreMadeAndNeverFollowed) {
