@@ -37,6 +37,7 @@ void CheckedState::clear() {
   by_object_.clear();
   names_.clear();
   targets_.clear();
+  extras_.clear();
   extents_.clear();
   dead_extents_ = 0;
   tail_.clear();
@@ -64,6 +65,11 @@ std::string_view CheckedState::name(const CheckedNode& node) const {
 std::string CheckedState::target(const CheckedNode& node) const {
   const auto found = targets_.find(node.object);
   return found == targets_.end() ? std::string() : found->second;
+}
+
+const NodeExtras* CheckedState::extras(const CheckedNode& node) const {
+  const auto found = extras_.find(node.object);
+  return found == extras_.end() ? nullptr : &found->second;
 }
 
 std::span<const Extent> CheckedState::extents(const CheckedNode& node) const {
@@ -171,6 +177,7 @@ void CheckedState::apply_body(SetNode& record, std::uint64_t sequence) {
   CheckedNode& node = found == kNowhere ? make_node(raw(image.object), image.kind) : nodes_[found];
   set_content(node, image.size_bytes, image.extents);
   if (!image.target.empty()) targets_[raw(image.object)] = image.target;
+  if (keeps_extras_) extras_[raw(image.object)] = {image.attributes, image.xattrs};
   set_name(node, raw(image.parent), image.cookie, image.name);
 }
 
@@ -184,14 +191,32 @@ void CheckedState::apply_body(RemoveNode& record, std::uint64_t) {
   if (found == kNowhere || record.object == ObjectId::kRoot) return;
   by_object_.erase(raw(record.object));
   targets_.erase(raw(record.object));
+  extras_.erase(raw(record.object));
   dead_extents_ += nodes_[found].extent_count;
   nodes_[found] = CheckedNode();
   unused_.push_back(found);
 }
 
+NodeExtras* CheckedState::known_extras(ObjectId object) {
+  const auto found = extras_.find(raw(object));
+  return found == extras_.end() ? nullptr : &found.value();
+}
+
+void CheckedState::apply_body(SetAttributes& record, std::uint64_t) {
+  if (NodeExtras* const extras = known_extras(record.object))
+    extras->attributes = record.attributes;
+}
+
+void CheckedState::apply_body(SetXattrs& record, std::uint64_t) {
+  if (NodeExtras* const extras = known_extras(record.object))
+    extras->xattrs = std::move(record.xattrs);
+}
+
 void CheckedState::apply_body(PatchContent& record, std::uint64_t sequence) {
   const std::uint32_t found = find(raw(record.object));
   if (found == kNowhere) return;
+  if (NodeExtras* const extras = known_extras(record.object))
+    extras->attributes = record.attributes;
   std::vector<Extent> content;
   std::vector<std::uint32_t> windows;
   for (const auto& window : record.windows) {

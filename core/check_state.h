@@ -40,10 +40,17 @@ struct TailExtent {
   Extent extent;
 };
 
+// What of a node there is nothing to check in.
+struct NodeExtras {
+  Attributes attributes;
+  Xattrs xattrs;
+};
+
 // Threads: one thread at a time.
 class CheckedState {
  public:
-  explicit CheckedState(std::uint32_t window_size_bytes) : window_size_bytes_(window_size_bytes) {
+  explicit CheckedState(std::uint32_t window_size_bytes, bool keeps_extras = false)
+      : window_size_bytes_(window_size_bytes), keeps_extras_(keeps_extras) {
     clear();
   }
   void clear();
@@ -58,6 +65,8 @@ class CheckedState {
   [[nodiscard]] std::string_view name(const CheckedNode& node) const;
   [[nodiscard]] std::span<const Extent> extents(const CheckedNode& node) const;
   [[nodiscard]] std::string target(const CheckedNode& node) const;  // of a symbolic link
+  // Null where no record told, or none are kept.
+  [[nodiscard]] const NodeExtras* extras(const CheckedNode& node) const;
   [[nodiscard]] bool owns(const TailExtent& tail) const;
   [[nodiscard]] const std::deque<TailExtent>& tail() const { return tail_; }
   [[nodiscard]] const std::vector<SlotRun>& quarantined() const { return quarantined_; }
@@ -68,10 +77,10 @@ class CheckedState {
   void apply_body(SetNode& record, std::uint64_t sequence);
   void apply_body(MoveNode& record, std::uint64_t sequence);
   void apply_body(RemoveNode& record, std::uint64_t sequence);
+  void apply_body(SetAttributes& record, std::uint64_t sequence);
+  void apply_body(SetXattrs& record, std::uint64_t sequence);
   void apply_body(PatchContent& record, std::uint64_t sequence);
   void apply_body(QuarantineSlots& record, std::uint64_t sequence);
-  template <typename T>
-  void apply_body(T&, std::uint64_t) {}  // attributes have nothing to check
 
   [[nodiscard]] CheckedNode& make_node(std::uint64_t object, NodeKind kind);
   void set_name(CheckedNode& node, std::uint64_t parent, std::uint64_t cookie,
@@ -79,13 +88,16 @@ class CheckedState {
   void set_content(CheckedNode& node, std::uint64_t size_bytes, std::span<const Extent> extents);
   void note_extents(ObjectId object, std::span<const Extent> extents, std::uint64_t sequence);
   void compact_extents();
+  [[nodiscard]] NodeExtras* known_extras(ObjectId object);
 
   const std::uint32_t window_size_bytes_;
+  const bool keeps_extras_;
   std::vector<CheckedNode> nodes_;  // the root first
   std::vector<std::uint32_t> unused_;
   tsl::robin_map<std::uint64_t, std::uint32_t> by_object_;
   std::vector<char> names_;
   tsl::robin_map<std::uint64_t, std::string> targets_;  // by object
+  tsl::robin_map<std::uint64_t, NodeExtras> extras_;    // by object
   std::vector<Extent> extents_;
   std::uint64_t dead_extents_ = 0;  // of extents_, those that no node names
   std::deque<TailExtent> tail_;     // in order of sequence

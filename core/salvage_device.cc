@@ -114,7 +114,7 @@ class Salvage {
 
   bool load_whole() {
     if (!superblock_ || superblock_->geometry.size_bytes > device_.info().size_bytes) return false;
-    state_ = std::make_unique<CheckedState>(superblock_->geometry.window_size_bytes());
+    state_ = std::make_unique<CheckedState>(superblock_->geometry.window_size_bytes(), true);
     for (const bool from_previous : {false, true}) {
       CheckLoader loader(device_, *superblock_, *state_);
       const bool has_previous = superblock_->previous.sequence != superblock_->current.sequence;
@@ -137,7 +137,7 @@ class Salvage {
     found_ = scan_for_structures(device_, area_.uuid, progress("scanning"));
     const std::uint32_t window_bytes =
         superblock_ ? superblock_->geometry.window_size_bytes() : window_bytes_of(device_, found_);
-    state_ = std::make_unique<CheckedState>(window_bytes);
+    state_ = std::make_unique<CheckedState>(window_bytes, true);
     rebuilt_ = rebuild_state(device_, found_, superblock_ ? &*superblock_ : nullptr, *state_);
     note(fmt::format("found {} checkpoint, {} journal blocks, {} values with a trailer",
                      rebuilt_.has_checkpoint ? "a whole"
@@ -261,7 +261,13 @@ class Salvage {
                       .kind = node.kind,
                       .object = node.object,
                       .size_bytes = node.size_bytes,
-                      .target = state_->target(node)};
+                      .target = state_->target(node),
+                      .attributes = {},
+                      .xattrs = {}};
+    if (const NodeExtras* const extras = state_->extras(node)) {
+      file.attributes = extras->attributes;
+      file.xattrs = extras->xattrs;
+    }
     if (node.kind != NodeKind::kFile) return write_without_value(file);
     const auto newer = newer_.find(n);
     if (newer == newer_.end()) return write_file(file, state_->extents(node), node.parent);
@@ -281,7 +287,9 @@ class Salvage {
           .object = stray.object,
           .size_bytes =
               std::uint64_t{stray.extent.file_block} * kBlockSizeBytes + stray.extent.size_bytes,
-          .target = {}};
+          .target = {},
+          .attributes = {},
+          .xattrs = {}};
       ++report_.unplaced;
       if (auto ok = write_file(file, {&stray.extent, 1}, stray.parent, true); !ok) return ok;
     }

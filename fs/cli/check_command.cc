@@ -112,8 +112,6 @@ int salvage(const FsckArguments& arguments, Device& device, Progress& progress) 
   if (report)
     if (auto finished = (*folder)->finish(); !finished) report = std::unexpected(finished.error());
   progress.clear();
-  if (!report && report.error().code == Errc::kCorrupt)
-    return refuse(arguments.path, report.error());
   if (!report) {
     const bool is_store = report.error().code == Errc::kCorrupt;
     complain(is_store ? arguments.path : directory,
@@ -131,11 +129,16 @@ int salvage(const FsckArguments& arguments, Device& device, Progress& progress) 
   if (report->older + report->removed != 0)
     fmt::print("{}: salvage: left out: {} older versions, {} removed keys\n",
                escape_control(arguments.path), report->older, report->removed);
+  if (const std::uint64_t changed = (*folder)->changed_count(); changed != 0)
+    fmt::print(
+        "{}: salvage: of {} files, directories and links the folder does not hold all modes, "
+        "owners, times or attributes; a folder on another file system may\n",
+        escape_control(arguments.path), changed);
   fmt::print("{}: salvaged {}: {} files, {} directories, {} links, {} bytes; {} partial, {} lost\n",
              escape_control(arguments.path), report->complete ? "everything" : "what was left",
              report->files, report->directories, report->symlinks, report->bytes, report->partial,
              report->lost);
-  return report->complete ? kExitOk : kFsckDamaged;
+  return report->complete && (*folder)->changed_count() == 0 ? kExitOk : kFsckDamaged;
 }
 
 }  // namespace

@@ -12,10 +12,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "fs/cli/complaint.h"
+#include "fs/cli/salvage_attributes.h"
 
 namespace kvslot::cli {
 namespace {
@@ -86,7 +88,11 @@ class Folder final : public SalvageFolder {
   Result<void> begin(const SalvagedFile& file) override {
     file_ = file;
     const std::vector<std::string> parent(file.path.begin(), file.path.end() - 1);
-    if (file.kind == NodeKind::kDirectory) return enter(file.path);
+    if (file.kind == NodeKind::kDirectory) {
+      if (auto ok = enter(file.path); !ok) return ok;
+      directories_[file.path] = file;
+      return {};
+    }
     if (auto ok = enter(parent); !ok) return ok;
     if (file.kind == NodeKind::kSymlink) return make_symlink();
     return make_file();
@@ -106,6 +112,7 @@ class Folder final : public SalvageFolder {
 
   Result<void> end(Salvaged outcome) override {
     if (!target_) return {};
+    note(restore_file(target_.get(), file_));
     if (::close(target_.release()) != 0) return fail_step("closing a value");
     if (outcome == Salvaged::kNothing) ::unlinkat(directory(), partial_name_.c_str(), 0);
     if (outcome != Salvaged::kWhole) return {};
@@ -115,12 +122,23 @@ class Folder final : public SalvageFolder {
     return fail_step("naming a value");
   }
 
+  // The deepest first: with its own mode a directory may not let us in any more, and what is done
+  // in it changes its time.
   Result<void> finish() override {
+    for (auto it = directories_.rbegin(); it != directories_.rend(); ++it) {
+      if (auto ok = enter(it->first); !ok) return ok;
+      note(restore_directory(directory(), it->second));
+    }
+    directory_ = {};
+    entered_.clear();
     if (::syncfs(root_.get()) != 0) return fail_step("flushing the folder");
     return {};
   }
 
+  [[nodiscard]] std::uint64_t changed_count() const override { return changed_; }
+
  private:
+  void note(bool is_restored) { changed_ += is_restored ? 0 : 1; }
   [[nodiscard]] int directory() const { return directory_ ? directory_.get() : root_.get(); }
   // A name that is no other file's.
   [[nodiscard]] std::string own_name(std::string_view suffix = {}) const {
@@ -133,13 +151,14 @@ class Folder final : public SalvageFolder {
     directory_ = {};
     entered_.clear();
     for (const std::string& component : path) {
-      if (::mkdirat(directory(), component.c_str(), 0777) != 0 && errno != EEXIST)
-        return fail_step("making its directory");
+      const bool is_new = ::mkdirat(directory(), component.c_str(), 0700) == 0;
+      if (!is_new && errno != EEXIST) return fail_step("making its directory");
       Descriptor next(::openat(directory(), component.c_str(),
                                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!next) return fail_step("a file has the name of its directory");
       directory_ = std::move(next);
       entered_.push_back(component);
+      if (is_new) directories_.try_emplace(entered_);
     }
     return {};
   }
@@ -149,7 +168,8 @@ class Folder final : public SalvageFolder {
     for (const std::string& name :
          {with_suffix(file_.path.back(), kPartialSuffix), own_name(kPartialSuffix)}) {
       partial_name_ = name;
-      target_ = Descriptor(::openat(directory(), name.c_str(), kFlags, 0666));
+      target_ = Descriptor(
+          ::openat(directory(), name.c_str(), kFlags, file_.attributes ? S_IRUSR | S_IWUSR : 0666));
       if (target_ || errno != EEXIST) break;
     }
     if (!target_) return fail_step("making the file");
@@ -162,7 +182,10 @@ class Folder final : public SalvageFolder {
 
   Result<void> make_symlink() {
     for (const std::string& name : {file_.path.back(), own_name()}) {
-      if (::symlinkat(file_.target.c_str(), directory(), name.c_str()) == 0) return {};
+      if (::symlinkat(file_.target.c_str(), directory(), name.c_str()) == 0) {
+        note(restore_symlink(directory(), name.c_str(), file_));
+        return {};
+      }
       if (errno != EEXIST) break;
     }
     return fail_step("making the symbolic link");
@@ -184,6 +207,8 @@ class Folder final : public SalvageFolder {
   const Descriptor root_;
   Descriptor directory_;
   std::vector<std::string> entered_;
+  std::map<std::vector<std::string>, SalvagedFile> directories_;  // that were made, by path
+  std::uint64_t changed_ = 0;
   SalvagedFile file_;
   Descriptor target_;
   std::string partial_name_;

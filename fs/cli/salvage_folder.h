@@ -4,6 +4,7 @@
 
 #include <kvslot/admin.h>
 
+#include <cstdint>
 #include <expected>
 #include <memory>
 #include <string>
@@ -17,8 +18,11 @@ class SalvageFolder : public SalvageSink {
  public:
   // The folder must not exist yet, or be empty.
   static std::expected<std::unique_ptr<SalvageFolder>, Complaint> open(const std::string& path);
-  // Whether all of it reached the disk.
+  // Gives directories what is known of them, and waits until all of it reached the disk.
   virtual Result<void> finish() = 0;
+  // Of files, directories and links: the folder's file system could not hold all that was known of
+  // them, such as an extended attribute.
+  [[nodiscard]] virtual std::uint64_t changed_count() const = 0;
 };
 
 }  // namespace kvslot::cli

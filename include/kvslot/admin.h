@@ -7,7 +7,9 @@
 #include <kvslot/options.h>
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvslot {
@@ -94,7 +96,9 @@ struct SalvagedFile {
   NodeKind kind = NodeKind::kFile;
   std::uint64_t object = 0;  // unlike the path, nobody else's
   std::uint64_t size_bytes = 0;
-  std::string target;  // of a symbolic link
+  std::string target;                    // of a symbolic link
+  std::optional<Attributes> attributes;  // where a record told them
+  std::vector<std::pair<std::string, std::string>> xattrs;
 };
 
 enum class Salvaged : std::uint8_t { kWhole, kPartial, kNothing };

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <filesystem>
 
 #include "tests/support/attached_image.h"
@@ -42,13 +45,13 @@ bool says(const CommandResult& result, const std::string& part) {
   return result.out.find(part) != std::string::npos;
 }
 
-TEST_F(FsckTest, HelpNamesEveryExitCode) {
-  const CommandResult help = run_kvslot({"fsck", "--help"});
-  for (const char* part : {"0 clean", "1 errors corrected", "4 errors left", "8 could", "16 wrong"})
 bool complains(const CommandResult& result, const std::string& part) {
   return result.err.find(part) != std::string::npos;
 }
 
+TEST_F(FsckTest, HelpNamesEveryExitCode) {
+  const CommandResult help = run_kvslot({"fsck", "--help"});
+  for (const char* part : {"0 clean", "1 errors corrected", "4 errors left", "8 could", "16 wrong"})
     EXPECT_TRUE(says(help, part)) << help.out;
   expect_refused(run_kvslot({"fsck", path_, "-n", "--repair"}), 16, "--help");
 }
@@ -164,13 +167,13 @@ TEST_F(FsckSalvageTest, TheFolderHasToBeNewOrEmpty) {
   expect_ok(salvage());
   expect_refused(salvage(), 8, out_);
   out_ = path_;
-  const CommandResult below_nothing = salvage();
-  expect_refused(below_nothing, 8, out_);
-  EXPECT_TRUE(complains(below_nothing, "make the folder above it first")) << below_nothing.err;
-  out_ = directory_.path("missing/out");
   const CommandResult on_file = salvage();
   expect_refused(on_file, 8, out_);
   EXPECT_TRUE(complains(on_file, "give a folder that is empty")) << on_file.err;
+  out_ = directory_.path("missing/out");
+  const CommandResult below_nothing = salvage();
+  expect_refused(below_nothing, 8, out_);
+  EXPECT_TRUE(complains(below_nothing, "make the folder above it first")) << below_nothing.err;
   expect_refused(run_kvslot({"fsck", "--salvage", "", path_}), 16, "--help");
   expect_refused(run_kvslot({"fsck", "--salvage", directory_.path("x"), "--repair", path_}), 16,
                  "--help");
@@ -203,6 +206,51 @@ TEST_F(FsckSalvageTest, SymbolicLinksAreMadeAndNeverFollowed) {
   expect_ok(salvage());
   EXPECT_EQ(std::filesystem::read_symlink(out_ + "/link"), "/etc/passwd");
   EXPECT_EQ(std::filesystem::read_symlink(out_ + "/dir/up"), "..");
+}
+
+// What `find` tells of everything below a folder but the control directory.
+std::string listing_of(const std::string& folder) {
+  return run_shell(
+             "cd \"$1\" && find . -mindepth 1 -name .kvslot -prune -o -mindepth 1 -printf "
+             "'%P %m %U:%G %T@ %y %l\\n' | sort",
+             {folder})
+      .out;
+}
+
+TEST_F(FsckSalvageTest, ModesOwnersTimesAndAttributesComeOutAsTheyWere) {
+  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  const testing::MountGuard guard(directory_.path("mnt"));
+  expect_ok(run_kvslot({"mount", path_, guard.path()}));
+  const std::string& root = guard.path();
+  expect_ok(
+      run_shell("cd \"$1\" && mkdir -p closed/in && echo v >closed/in/file && "
+                "ln -s in closed/link && chmod 4750 closed/in/file && chmod 1777 dir",
+                {root}));
+  if (::geteuid() == 0)
+    expect_ok(run_shell("cd \"$1\" && chown 12:34 dir/key && chown -h 56:78 closed/link", {root}));
+  expect_ok(
+      run_shell("cd \"$1\" && touch -h -d '2001-02-03 04:05:06.789' closed/link && "
+                "touch -d '1969-12-31 23:59:58.5 UTC' closed/in/file dir/sub && "
+                "chmod 0500 closed/in && chmod 0 closed && touch -d 2002-01-01 closed",
+                {root}));
+  ASSERT_EQ(::setxattr((root + "/dir/key").c_str(), "user.note", "why", 3, 0), 0);
+  std::string expected = listing_of(root);
+  const std::size_t special = expected.find(" 4750 ");
+  ASSERT_NE(special, std::string::npos) << expected;
+  expected.replace(special, 6, " 750 ");  // a program that runs as somebody else is not made
+  expect_ok(run_kvslot({"unmount", root}));
+  const CommandResult result = salvage();
+  EXPECT_EQ(listing_of(out_), expected);
+  std::array<char, 8> note{};
+  const auto size = ::getxattr((out_ + "/dir/key").c_str(), "user.note", note.data(), note.size());
+  if (size < 0 && errno == EOPNOTSUPP) {
+    EXPECT_EQ(result.exit_code, 4);
+    EXPECT_TRUE(says(result, "the folder does not hold all")) << result.out;
+  } else {
+    expect_ok(result);
+    EXPECT_EQ(std::string(note.data(), 3), "why");
+  }
+  expect_ok(run_shell("chmod -R u+rwx \"$1\"", {out_}));  // so that it can be removed
 }
 
 TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
