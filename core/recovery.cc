@@ -1,9 +1,11 @@
 // Rebuilding the state at open. Nothing is written before all of it is known.
 //
 //   load       checkpoint, then the journal from its position, by object id (state_loader.*)
-//   verify     values written after the last flush that the journal knows of: the first batch
-//              with one that does not match ends the log, and loading starts over up to there
+//   verify     values written after the last flush that the journal knows of (log_tail.*): the
+//              first batch with one that does not match ends the log, and loading starts over up
+//              to there
 //   connect    names to directories, slots to values
+//   rewrite    what was found behind that flush, since a cache may show what the device lost
 //   reopen     a new epoch, so that no block of an earlier life is ever replayed
 //
 // core/LAYOUT.md "Recovery" gives the reasons.
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "core/device_io.h"
+#include "core/log_tail.h"
 #include "core/state.h"
 #include "core/state_loader.h"
 
@@ -22,7 +25,6 @@ namespace {
 // Identities that a crash may have used without leaving a record; they are passed over.
 constexpr std::uint64_t kObjectGap = 1 << 16;
 constexpr std::uint64_t kStampGap = 1 << 20;
-constexpr std::size_t kVerifiedTogether = 64;
 
 // Threads: one thread at a time, before anybody else knows the volume.
 class Recovery {
@@ -31,7 +33,8 @@ class Recovery {
       : state_(state),
         superblock_(superblock),
         uuid_(superblock.geometry.uuid),
-        loader_(state, superblock) {}
+        loader_(state, superblock),
+        tail_(state, loader_, uuid_) {}
 
   Result<void> rebuild() NO_THREAD_SAFETY_ANALYSIS {
     auto loaded = rebuild_from(superblock_.current, false);
@@ -57,9 +60,17 @@ class Recovery {
   [[nodiscard]] bool is_cut() const { return is_cut_; }
   [[nodiscard]] const StateLoader& loaded() const { return loader_; }
 
- private:
-  using TailExtent = StateLoader::TailExtent;
+  // What was replayed, and the superblock that led to it, may be in a cache only: after a process
+  // died, power may still be lost; and after a flush that failed, the page cache has what the
+  // device does not, and calls it written, so that no flush would carry it there. A checkpoint goes
+  // to slots that those blocks freed and that older superblocks name: before anything else is
+  // written, all of it is, once more and durably.
+  Result<void> make_durable() REQUIRES(state_.checkpoint_mutex) {
+    if (auto ok = tail_.write_again(); !ok) return ok;
+    return state_.switch_superblock(superblock_);
+  }
 
+ private:
   Result<void> rebuild_from(const CheckpointRoot& root, bool is_previous) {
     std::uint64_t limit = UINT64_MAX;
     while (true) {
@@ -68,7 +79,7 @@ class Recovery {
       if (loader_.end().sequence <= superblock_.current.included_upto)
         return fail(Errc::kCorrupt, "the journal ends before its checkpoint");
       if (auto ok = check_chain(limit); !ok) return ok;
-      const auto failed = verify_tail();
+      const auto failed = tail_.first_missing();
       if (!failed) return fail(failed);
       is_cut_ = limit != UINT64_MAX;
       if (*failed == 0) return {};
@@ -102,94 +113,6 @@ class Recovery {
                        .os_errno = EIO,
                        .action = "a journal block that was durable is damaged: what came after it "
                                  "is not shown"});
-    return {};
-  }
-
-  // --- What may not have been flushed.
-
-  [[nodiscard]] bool is_live(const TailExtent& tail) const NO_THREAD_SAFETY_ANALYSIS {
-    const NodeId node = loader_.find(tail.object);
-    if (node == NodeId::kNone) return false;
-    Extent scratch;
-    const auto extents = state_.index.extents(node, scratch);
-    const auto at = std::partition_point(extents.begin(), extents.end(), [&](const Extent& e) {
-      return e.file_block < tail.extent.file_block;
-    });
-    return at != extents.end() && *at == tail.extent;
-  }
-
-  // The lowest sequence of a block with a live value that is not on the device, or 0. Only what is
-  // live counts: slots of values that a durable record removed may hold newer bytes.
-  Result<std::uint64_t> verify_tail() {
-    std::uint64_t failed = 0;
-    std::vector<TailExtent> group;
-    for (std::size_t i = 0; i <= loader_.tail().size(); ++i) {
-      const bool at_end = i == loader_.tail().size();
-      if (!at_end && is_live(loader_.tail()[i])) {
-        if (auto ok = check_place(loader_.tail()[i].extent); !ok) return fail(ok);
-        group.push_back(loader_.tail()[i]);
-      }
-      if (group.size() < kVerifiedTogether && !at_end) continue;
-      const auto in_group = verify_group(group);
-      if (!in_group) return in_group;
-      if (*in_group != 0 && (failed == 0 || *in_group < failed)) failed = *in_group;
-      group.clear();
-    }
-    return failed;
-  }
-
-  Result<std::uint64_t> verify_group(const std::vector<TailExtent>& group) {
-    std::vector<Buffer> buffers;
-    std::vector<iovec> segments;
-    std::vector<IoRequest> requests;
-    segments.reserve(group.size());
-    for (const TailExtent& tail : group) {
-      const std::size_t bytes = round_up(tail.extent.size_bytes, kBlockSizeBytes);
-      buffers.push_back(Buffer::from_heap(bytes));
-      segments.push_back({buffers.back().data(), bytes});
-      requests.push_back({.op = IoOp::kRead,
-                          .offset_bytes = std::uint64_t{tail.extent.device_block} * kBlockSizeBytes,
-                          .segments = {&segments.back(), 1},
-                          .error = 0});
-    }
-    if (!requests.empty()) state_.device->run(requests);
-    std::uint64_t failed = 0;
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const TailExtent& tail = group[i];
-      const auto holds = [&] {
-        return requests[i].error == 0 &&
-               extent_checksum(uuid_, tail.object, tail.extent.stamp,
-                               buffers[i].first(tail.extent.size_bytes)) == tail.extent.checksum;
-      };
-      if (holds()) continue;
-      // Once more, alone: a fault on the way must not cost what was acknowledged.
-      if (!is_device_lost(requests[i].error)) {
-        requests[i].error = 0;
-        state_.device->run({&requests[i], 1});
-      }
-      if (requests[i].error != 0) {
-        if (auto ok = pass_over_unreadable(tail, requests[i].error); !ok) return fail(ok);
-      } else if (!holds() && (failed == 0 || tail.sequence < failed)) {
-        failed = tail.sequence;
-      }
-    }
-    return failed;
-  }
-
-  // Whether the value was acknowledged cannot be told: to end the log here might lose it and all
-  // that followed, to go on might lose the one that it replaced. Who only reads loses nothing.
-  Result<void> pass_over_unreadable(const TailExtent& tail, int os_errno) {
-    if (!state_.options.read_only || is_device_lost(os_errno))
-      return fail(Errc::kIo,
-                  "a value of the last batches cannot be read; mount with -o ro, or take out what "
-                  "is whole with 'kvslot fsck --salvage DIR'",
-                  os_errno);
-    state_.note_fault({.time_ns = 0,
-                       .operation = "recovery",
-                       .key = loader_.name_of(loader_.find(tail.object)).name,
-                       .slot = state_.slot_of(tail.extent.device_block),
-                       .os_errno = os_errno,
-                       .action = "cannot be read; it may not have been acknowledged"});
     return {};
   }
 
@@ -260,17 +183,6 @@ class Recovery {
     }
   }
 
-  Result<void> check_place(const Extent& extent) const {
-    const Geometry& geometry = state_.geometry;
-    const std::uint64_t first = geometry.slots_offset_bytes / kBlockSizeBytes;
-    const std::uint64_t end =
-        first + std::uint64_t{geometry.slot_count} * geometry.blocks_per_slot();
-    if (extent.device_block < first ||
-        extent.device_block + units_of(extent.size_bytes, kBlockSizeBytes) > end)
-      return fail(Errc::kCorrupt, "a value outside the slots");
-    return {};
-  }
-
   // In order, apart, inside one window each, and inside the value. Pieces of one window may share a
   // slot, one behind the other; nothing else may.
   Result<void> check_shape(NodeId node, std::span<const Extent> extents) NO_THREAD_SAFETY_ANALYSIS {
@@ -311,7 +223,7 @@ class Recovery {
     Extent scratch;
     const auto extents = state_.index.extents(node, scratch);
     for (const Extent& extent : extents)
-      if (auto ok = check_place(extent); !ok) return ok;
+      if (auto ok = check_place(state_.geometry, extent); !ok) return ok;
     if (auto ok = check_shape(node, extents); !ok) return ok;
     for (const SlotRun run : state_.runs_of(extents))
       if (!state_.slots.claim(run)) return fail(Errc::kCorrupt, "two values own one slot");
@@ -322,6 +234,7 @@ class Recovery {
   const Superblock& superblock_;
   const Uuid& uuid_;
   StateLoader loader_;
+  LogTail tail_;
   bool fell_back_ = false;
   bool is_cut_ = false;
 };
@@ -370,7 +283,7 @@ Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
 }
 
 // Opens a new epoch behind what was replayed.
-Result<void> reopen(Volume::State& state, const Recovery& recovery) {
+Result<void> reopen(Volume::State& state, Recovery& recovery) {
   JournalPosition head = recovery.loaded().end();
   head.epoch = epoch_after(
       head.epoch, state.options.seed == 0 ? random_u64()
@@ -396,11 +309,9 @@ Result<void> reopen(Volume::State& state, const Recovery& recovery) {
     state.update_checkpoint_reserve();
   }
   if (state.options.read_only) return {};
-  // What was replayed may be in the device's cache only: after a process died, power may still be
-  // lost. A checkpoint goes to slots that those blocks freed, and ends what an unflushed superblock
-  // replaced, so they have to be durable before anything is written.
-  if (auto ok = state.flush_device(); !ok) return ok;
   MutexLock checkpoint_lock(state.checkpoint_mutex);
+  if (recovery.needs_checkpoint())
+    if (auto ok = recovery.make_durable(); !ok) return ok;
   // The root that was loaded is the current one, and the damaged one is forgotten next.
   if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);
   if (recovery.needs_checkpoint()) {

@@ -25,6 +25,7 @@ void StateLoader::clear(const CheckpointRoot& root) NO_THREAD_SAFETY_ANALYSIS {
   objects_.clear();
   names_.clear();
   tail_.clear();
+  tail_blocks_.clear();
   quarantined_.clear();
   checkpoint_runs_.clear();
   blocks_ = 0;
@@ -132,7 +133,13 @@ Result<void> StateLoader::replay(const JournalPosition& from, std::uint64_t limi
         ++blocks_;
         end_ = block.behind(state_.geometry.journal_size_bytes);
         durable_upto_ = std::max(durable_upto_, block.header.durable_upto);
-        while (!tail_.empty() && tail_.front().sequence <= durable_upto_) tail_.pop_front();
+        tail_blocks_.push_back(
+            {block.header.sequence, block.offset_bytes, block.header.size_bytes});
+        const auto pop_durable = [&](auto& tail) {
+          while (!tail.empty() && tail.front().sequence <= durable_upto_) tail.pop_front();
+        };
+        pop_durable(tail_);
+        pop_durable(tail_blocks_);
         return true;
       });
   if (end) return {};

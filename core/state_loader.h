@@ -27,6 +27,13 @@ class StateLoader {
     Extent extent;
   };
 
+  // A block of the journal that may not have survived.
+  struct TailBlock {
+    std::uint64_t sequence;
+    std::uint64_t offset_bytes;  // in the ring
+    std::uint64_t size_bytes;
+  };
+
   StateLoader(Volume::State& state, const Superblock& superblock)
       : state_(state), superblock_(superblock), uuid_(superblock.geometry.uuid) {}
 
@@ -40,6 +47,7 @@ class StateLoader {
   [[nodiscard]] const tsl::robin_map<std::uint64_t, NodeId>& objects() const { return objects_; }
   // In order of sequence: what was written after the last flush the journal knows of.
   [[nodiscard]] const std::deque<TailExtent>& tail() const { return tail_; }
+  [[nodiscard]] const std::deque<TailBlock>& tail_blocks() const { return tail_blocks_; }
   [[nodiscard]] const std::vector<SlotRun>& quarantined() const { return quarantined_; }
   [[nodiscard]] const std::vector<SlotRun>& checkpoint_runs() const { return checkpoint_runs_; }
   [[nodiscard]] std::uint64_t blocks() const { return blocks_; }
@@ -70,6 +78,7 @@ class StateLoader {
   tsl::robin_map<std::uint64_t, NodeId> objects_;
   std::vector<PendingName> names_;  // by node number
   std::deque<TailExtent> tail_;
+  std::deque<TailBlock> tail_blocks_;
   std::vector<SlotRun> quarantined_;
   std::vector<SlotRun> checkpoint_runs_;
   std::uint64_t blocks_ = 0;

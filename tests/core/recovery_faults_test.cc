@@ -176,5 +176,49 @@ TEST_F(RecoveryFaultsTest, ALogThatWasCutGoesOnAtTheBeginningOfTheRing) {
   }
 }
 
+// A flush fails, the process dies, and the next one sees in the cache what the device lost and will
+// not get by another flush. Power is lost at any point of its recovery, and after it.
+TEST_F(RecoveryFaultsTest, WhatIsFoundAfterAFailedFlushIsThereAfterPowerLoss) {
+  for (std::uint64_t seed = 1; seed <= 24 && !HasFailure(); ++seed) {
+    SimulatedDeviceOptions options;
+    options.seed = seed;
+    open(make_device(16 * kMiB, 4096, options));
+    put_durably("a");
+    put_durably("old");
+    ASSERT_TRUE(volume_->checkpoint());
+    put("b");
+    put("c", 30'000);
+    ASSERT_TRUE(volume_->remove(NodeId::kRoot, "old", RemoveKind::kNotDirectory));
+    // Of the batches, of the checkpoint's chunks, of its superblock.
+    device_->add_fault({.kind = OperationKind::kFlush, .skip = seed % 3, .times = 1});
+    if (volume_->flush()) {
+      EXPECT_FALSE(volume_->checkpoint());
+    }
+    volume_.reset();
+    const std::shared_ptr<SimulatedDevice> dead = device_;
+    bool is_over = false;
+    for (std::uint64_t step = 0; !is_over && !HasFailure(); ++step) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", power lost after operation " +
+                   std::to_string(step));
+      auto successor = dead->process_crash();
+      successor->crash_after_operations(step);
+      std::vector<std::string> shown;
+      const auto opened = try_open(std::move(successor));
+      if (opened) shown = keys();
+      is_over = opened && !device_->is_crashed();
+      const std::shared_ptr<SimulatedDevice> left = device_;
+      for (const CrashMode mode : {CrashMode::kNone, CrashMode::kRandom, CrashMode::kAll}) {
+        ASSERT_NO_FATAL_FAILURE(open(left->survivor(step, mode)));
+        expect_value("a");
+        for (const std::string& key : keys()) expect_value(key, key == "c" ? 30'000 : 5000);
+        expect_slots_accounted(*volume_);
+        if (opened) {
+          EXPECT_EQ(keys(), shown);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvslot::testing
