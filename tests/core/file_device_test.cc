@@ -18,6 +18,7 @@
 
 #include "core/unique_fd.h"
 #include "tests/support/loop_device.h"
+#include "tests/support/mount_guard.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot {
@@ -27,7 +28,9 @@ using Opened = Result<std::unique_ptr<Device>>;
 
 constexpr FileDeviceOptions kAtOnce{.open_wait_ms = 0};
 constexpr FileDeviceOptions kReader{.read_only = true, .open_wait_ms = 0};
+// Where somebody had it open before: the kernel may let go of the lock a moment after the close.
 constexpr FileDeviceOptions kPatient{.open_wait_ms = 60'000};  // never passes in a good run
+constexpr FileDeviceOptions kPatientReader{.read_only = true, .open_wait_ms = 60'000};
 
 void expect_code(const Opened& opened, Errc code) {
   ASSERT_FALSE(opened) << "opened, expected: " << to_string(code);
@@ -241,7 +244,7 @@ TEST_F(FileDeviceTest, AReaderCannotWriteOrDiscard) {
     std::memset(memory_.data(), 7, memory_.capacity());
     ASSERT_EQ(run_one(**writer, IoOp::kWrite, 0), 0);
   }
-  const Opened reader = open_file_device(image_, kReader);
+  const Opened reader = open_file_device(image_, kPatientReader);
   ASSERT_TRUE(reader);
   EXPECT_EQ(run_one(**reader, IoOp::kWrite, 0), EBADF);
   (*reader)->discard(0, kMiB);
@@ -328,14 +331,13 @@ TEST_F(BlockDeviceTest, ADeviceWhoseFileIsOpenIsBusy) {
 TEST_F(BlockDeviceTest, AMountedDeviceIsBusy) {
   const std::string make = "mkfs.ext4 -q -F " + loop_->path() + " >/dev/null 2>&1";
   if (std::system(make.c_str()) != 0) GTEST_SKIP() << "mkfs.ext4 is not to be had";
-  const std::string mount_point = directory_.path("mnt");
-  std::filesystem::create_directory(mount_point);
-  if (::mount(loop_->path().c_str(), mount_point.c_str(), "ext4", 0, nullptr) != 0) {
+  const testing::MountGuard place(directory_.path("mnt"));
+  if (::mount(loop_->path().c_str(), place.path().c_str(), "ext4", 0, nullptr) != 0) {
     GTEST_SKIP() << "cannot mount: " << strerror(errno);
   }
   expect_code(open_file_device(loop_->path(), kAtOnce), Errc::kBusy);
   expect_code(open_file_device(loop_->path(), kReader), Errc::kBusy);
-  ASSERT_EQ(::umount(mount_point.c_str()), 0);
+  ASSERT_EQ(::umount(place.path().c_str()), 0);
   EXPECT_TRUE(open_file_device(loop_->path(), kPatient));
 }
 

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string>
 
 #include "core/layout.h"
+#include "tests/support/environment.h"
 #include "tests/support/hostile_image.h"
 #include "tests/support/seal.h"
 
@@ -21,8 +21,7 @@ using End = HostileImage::End;
 
 // Of what is done, each so many-th thing; the given number is for all of CI.
 std::uint64_t stride(std::uint64_t sampled) {
-  const char* const text = std::getenv("KVSLOT_HOSTILE_STRIDE");
-  return text == nullptr ? sampled : std::max<std::uint64_t>(std::strtoull(text, nullptr, 10), 1);
+  return std::max<std::uint64_t>(number_from("KVSLOT_HOSTILE_STRIDE", sampled), 1);
 }
 
 class HostileImageTest : public ::testing::TestWithParam<End> {

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -20,16 +19,12 @@
 #include "core/put_changes.h"
 #include "tests/support/check_report.h"
 #include "tests/support/engine.h"
+#include "tests/support/environment.h"
 #include "tests/support/interleaving_device.h"
 #include "tests/support/model_store.h"
 
 namespace kvslot::testing {
 namespace {
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 struct ModelFile {
   std::string content;

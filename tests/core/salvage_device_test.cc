@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 #include <kvslot/store.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
 #include <set>
 
 #include "tests/support/engine.h"
+#include "tests/support/environment.h"
 #include "tests/support/planted_store.h"
 #include "tests/support/salvage.h"
 
@@ -23,6 +23,7 @@ using testing::CrashMode;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::number_from;
 using ::testing::Pair;
 using testing::SimulatedDevice;
 using testing::value_of;
@@ -86,11 +87,6 @@ class History {
   testing::StoreHarness harness_{32 * kMiB};
   std::uint64_t puts_ = 0;
 };
-
-std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 TEST(SalvageDevice, AStoreThatIsWholeComesOutWhole) {
   History history;
@@ -197,8 +193,8 @@ TEST(SalvageDevice, WhatTrailersTellComesOutWithoutAnyMetadata) {
 TEST(SalvageDevice, DamageAnywhereNeverMakesAWrongValue) {
   History history;
   const auto pristine = history.device();
-  const std::uint64_t first = number_of("KVSLOT_SALVAGE_SEED", 1);
-  const std::uint64_t count = number_of("KVSLOT_SALVAGE_SEEDS", 40);
+  const std::uint64_t first = number_from("KVSLOT_SALVAGE_SEED", 1);
+  const std::uint64_t count = number_from("KVSLOT_SALVAGE_SEEDS", 40);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("replay with KVSLOT_SALVAGE_SEEDS=1 KVSLOT_SALVAGE_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <deque>
 #include <future>
 #include <string>
@@ -18,6 +17,7 @@
 #include "core/put_combiner.h"
 #include "tests/support/check_report.h"
 #include "tests/support/engine.h"
+#include "tests/support/environment.h"
 #include "tests/support/interleaving_device.h"
 
 namespace kvslot::testing {
@@ -259,12 +259,11 @@ TEST(ClosingSchedules, NothingIsTakenWhileTheStoreClosesAndNothingTakenIsLost) {
 
 // Threads put until they are told that the store is closed. KVSLOT_CLOSING_ROUNDS: how often.
 TEST(ClosingSchedules, WhatWasAcknowledgedBeforeTheCloseIsThere) {
-  const char* const rounds = std::getenv("KVSLOT_CLOSING_ROUNDS");
-  for (int round = rounds != nullptr ? std::atoi(rounds) : 30; round > 0; --round) {
+  for (std::uint64_t round = number_from("KVSLOT_CLOSING_ROUNDS", 30); round > 0; --round) {
     StoreHarness harness(16 * kMiB);
     constexpr int kThreads = 3;
     std::vector<std::vector<std::string>> stored(kThreads);
-    std::atomic<int> acknowledged = 0;
+    std::atomic<std::uint64_t> acknowledged = 0;
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {

@@ -267,7 +267,7 @@ TEST_F(SimulatedDeviceTest, AThinDeviceRefusesFreshBlocksWhenItsBudgetIsUsedUp) 
   EXPECT_EQ(write(device_, 0, 1), 0);
 }
 
-// ---- Holding operations, counting, time ----
+// ---- Holding operations, counting ----
 
 TEST_F(SimulatedDeviceTest, HoldsOnlyTheKindAskedForUntilReleased) {
   device_.hold(OperationKind::kWrite);
@@ -311,14 +311,6 @@ TEST_F(SimulatedDeviceTest, ListsItsCalls) {
   EXPECT_EQ(device_.counters().batches, 2U);
   device_.clear_calls();
   EXPECT_TRUE(device_.calls().empty());
-}
-
-TEST_F(SimulatedDeviceTest, SimulatedTimeServesAQueueAtOnce) {
-  using std::chrono::milliseconds;
-  SimulatedDevice slow({.latency = milliseconds(2), .queue_depth = 10});
-  const auto start = std::chrono::steady_clock::now();
-  write_batch(slow, 0, 30, 1);
-  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(6));
 }
 
 TEST_F(SimulatedDeviceTest, ThreadsMayUseItAtTheSameTime) {

@@ -7,11 +7,13 @@
 
 namespace kvslot::testing {
 
-// A loop device over an image, detached at the end.
+// Detached at the end. Its path is empty where there are no loop devices.
 class AttachedImage {
  public:
-  explicit AttachedImage(const std::string& image)
-      : path_(run_shell("losetup -f --show \"$1\"", {image}).out) {
+  explicit AttachedImage(const std::string& image, unsigned sector_size_bytes = 512)
+      : path_(run_shell("losetup -f --show --sector-size \"$2\" \"$1\"",
+                        {image, std::to_string(sector_size_bytes)})
+                  .out) {
     if (!path_.empty()) path_.pop_back();
   }
   ~AttachedImage() { (void)run_shell("losetup -d \"$1\"", {path_}); }

@@ -56,6 +56,13 @@ void expect_refused(const CommandResult& result, int exit_code, const std::strin
   words.insert(words.begin(), KVSLOT_BINARY);
   return run_command(words, input);
 }
+
+// Mounts a store. No test fails because a busy machine kept the device waiting: a device of a test
+// that answers late is none that is gone.
+[[nodiscard]] inline CommandResult run_mount(const std::string& image, const std::string& directory,
+                                             const std::string& options = "rw") {
+  return run_kvslot({"mount", image, directory, "-o", "deadline=3600," + options});
+}
 #endif
 
 }  // namespace kvslot::testing

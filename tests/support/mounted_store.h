@@ -3,13 +3,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
-#include <fstream>
-#include <sstream>
+#include <cstdint>
 #include <string>
 
 #include "tests/support/command.h"
+#include "tests/support/control_files.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
 #ifdef KVSLOT_BINARY
@@ -18,8 +21,12 @@ namespace kvslot::testing {
 // Nothing here sleeps: mount returns when the mount answers, unmount when the store is closed.
 class MountedStore {
  public:
-  explicit MountedStore(const std::string& size, const std::string& options = {})
-      : image_(directory_.path("store.img")), guard_(directory_.path("mnt")), options_(options) {
+  // `image`: where it lies, if not in a directory of its own.
+  explicit MountedStore(const std::string& size, const std::string& options = "rw",
+                        const std::string& image = {})
+      : image_(image.empty() ? directory_.path("store.img") : image),
+        guard_(directory_.path("mnt")),
+        options_(options) {
     expect_ok(run_kvslot({"format", image_, "--size", size}));
     mount();
   }
@@ -30,9 +37,7 @@ class MountedStore {
   MountedStore& operator=(const MountedStore&) = delete;
 
   void mount() {
-    Words words = {"mount", image_, guard_.path()};
-    if (!options_.empty()) words.insert(words.end(), {"-o", options_});
-    expect_ok(run_kvslot(words));
+    expect_ok(run_mount(image_, root(), options_));
     is_mounted_ = true;
   }
   void unmount() {
@@ -45,8 +50,7 @@ class MountedStore {
   }
   // Ends the daemon as a crash would, and mounts again.
   void kill_and_remount() {
-    EXPECT_EQ(
-        run_shell("kill -9 $(sed -n 's/^pid\\t//p' \"$1/.kvslot/config\")", {root()}).exit_code, 0);
+    DaemonProcess(root()).kill();
     mount();
   }
   void expect_sound() {
@@ -67,21 +71,16 @@ class MountedStore {
     return result.out;
   }
   [[nodiscard]] std::string content(const std::string& name) const {
-    std::ifstream file(path(name), std::ios::binary);
-    EXPECT_TRUE(file.is_open()) << name;
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
+    EXPECT_EQ(::access(path(name).c_str(), R_OK), 0) << name;
+    return text_of(path(name));
   }
   // A number of `.kvslot/stats`.
-  [[nodiscard]] std::uint64_t stat(const std::string& name) const {
-    std::ifstream file(path(".kvslot/stats"));
-    for (std::string line; std::getline(file, line);) {
-      const std::size_t tab = line.find('\t');
-      if (line.substr(0, tab) == name) return std::stoull(line.substr(tab + 1));
-    }
-    ADD_FAILURE() << "no stat " << name;
-    return 0;
+  [[nodiscard]] std::uint64_t stat(const std::string& name) const { return stat_of(root(), name); }
+  // Until the space of removed files is free again: the kernel lets go of them in its own time.
+  void wait_until_removed_files_are_gone() {
+    do {
+      shell("sync \"$M\"");
+    } while (!::testing::Test::HasFailure() && stat("nodes_unlinked") + stat("slots_doomed") > 0);
   }
 
  private:

@@ -79,7 +79,7 @@ inline void wipe_superblocks(SimulatedDevice& device) {
 inline void wipe_journal(SimulatedDevice& device, const Geometry& geometry) {
   wipe(device, geometry.journal_offset_bytes, geometry.journal_size_bytes);
 }
-// Every block of a checkpoint; with `only_index`, the chunks of that number.
+// Every chunk of a checkpoint; with "KVMF", every manifest.
 inline void wipe_checkpoints(SimulatedDevice& device, std::string_view magic = "KVCK") {
   std::vector<std::byte> block(4);
   for (std::uint64_t at = 0; at < device.info().size_bytes; at += kBlockSizeBytes) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <kvslot/check.h>
@@ -39,10 +38,7 @@ DeviceCall call_of(std::span<const IoRequest> requests) {
 }  // namespace
 
 SimulatedDevice::SimulatedDevice(const SimulatedDeviceOptions& options)
-    : options_(options),
-      info_(info_of(options)),
-      random_(options.seed),
-      channels_(std::max(1U, options.queue_depth)) {}
+    : options_(options), info_(info_of(options)), random_(options.seed) {}
 
 // ---- Operations ----
 
@@ -51,7 +47,7 @@ void SimulatedDevice::run(std::span<IoRequest> requests) {
   std::vector<IoRequest*> order;
   order.reserve(requests.size());
   for (IoRequest& request : requests) order.push_back(&request);
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool began_alive = operation_count_ < crash_at_operation_;
   record(call);
   begin_writes(requests);
@@ -61,9 +57,6 @@ void SimulatedDevice::run(std::span<IoRequest> requests) {
   counters_.queue_depth_max = std::max(counters_.queue_depth_max, counters_.queue_depth);
   if (options_.shuffles_batches) std::ranges::shuffle(order, random_);
   pass_gate(call.reads > 0, call.writes > 0, false);
-  lock.unlock();
-  wait_for_latency(requests.size(), options_.latency);
-  lock.lock();
   for (IoRequest* const request : order) request->error = carry_out(*request, began_alive);
   counters_.queue_depth -= requests.size();
   end_writes(requests);
@@ -88,14 +81,11 @@ void SimulatedDevice::end_writes(std::span<const IoRequest> requests) {
 }
 
 Result<void> SimulatedDevice::flush() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   record({.kind = DeviceCall::Kind::kFlush});
   ++counters_.flushes;
   const std::uint64_t pending_end = pending_start_ + pending_.size();  // what completed before
   pass_gate(false, false, true);
-  lock.unlock();
-  wait_for_latency(1, options_.flush_latency);
-  lock.lock();
   int error = count_operation();
   if (error == 0) {
     const Fault* const fault = matching_fault(OperationKind::kFlush, 0, 0);
@@ -453,24 +443,6 @@ void SimulatedDevice::release() {
   held_kinds_.clear();
   passes_ = 0;
   gate_changed_.notify_all();
-}
-
-// ---- Simulated time ----
-
-// Sleeps until the device, which serves queue_depth requests at once, would have served these.
-void SimulatedDevice::wait_for_latency(std::size_t requests, std::chrono::nanoseconds latency) {
-  if (latency.count() == 0) return;
-  const auto now = std::chrono::steady_clock::now();
-  auto done = now;
-  {
-    const MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < requests; ++i) {
-      const auto channel = std::ranges::min_element(channels_);
-      *channel = std::max(*channel, now) + latency;
-      done = std::max(done, *channel);
-    }
-  }
-  std::this_thread::sleep_until(done);
 }
 
 // ---- What was done ----

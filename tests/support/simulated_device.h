@@ -5,7 +5,6 @@
 #include <kvslot/device.h>
 #include <kvslot/mutex.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -25,10 +24,6 @@ struct SimulatedDeviceOptions {
   std::uint64_t seed = 1;
   // Carry out the requests of a batch in random order instead of the order given.
   bool shuffles_batches = false;
-  // Simulated time, for benchmarks: each request takes `latency`, at most `queue_depth` at once.
-  std::chrono::nanoseconds latency{0};
-  std::chrono::nanoseconds flush_latency{0};
-  unsigned queue_depth = 32;
 };
 
 // Which of the writes since the last flush are found after power loss. Those under way when the
@@ -65,9 +60,9 @@ enum class WriteEffect : std::uint8_t {
   kMisdirected,  // succeeds, and its bytes are in another place
 };
 
-// Fails matching operations. After a failed flush each write that
-// it covered is durable or lost, by lot, and no later flush brings it back. Operations are counted
-// as requests and flushes, not as batches.
+// What happens to matching operations. After a failed flush each write that it covered is durable
+// or lost, by lot, and no later flush brings it back. Operations are counted as requests and
+// flushes, not as batches.
 struct Fault {
   OperationKind kind = OperationKind::kAny;
   std::uint64_t skip = 0;  // matching operations that pass first
@@ -162,7 +157,6 @@ class SimulatedDevice final : public Device {
   void record(const DeviceCall& call) REQUIRES(mutex_);
   void pass_gate(bool has_reads, bool has_writes, bool is_flush) REQUIRES(mutex_);
   [[nodiscard]] bool is_held(bool has_reads, bool has_writes, bool is_flush) const REQUIRES(mutex_);
-  void wait_for_latency(std::size_t requests, std::chrono::nanoseconds latency) EXCLUDES(mutex_);
   int count_operation() REQUIRES(mutex_);
   const Fault* matching_fault(OperationKind kind, std::uint64_t offset_bytes,
                               std::uint64_t size_bytes) REQUIRES(mutex_);
@@ -204,7 +198,6 @@ class SimulatedDevice final : public Device {
   std::size_t held_count_ GUARDED_BY(mutex_) = 0;
   std::size_t passes_ GUARDED_BY(mutex_) = 0;
 
-  std::vector<std::chrono::steady_clock::time_point> channels_ GUARDED_BY(mutex_);  // busy until
   DeviceCounters counters_ GUARDED_BY(mutex_);
   std::vector<DeviceCall> calls_ GUARDED_BY(mutex_);
 };

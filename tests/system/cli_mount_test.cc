@@ -9,6 +9,7 @@
 
 #include "tests/support/attached_image.h"
 #include "tests/support/command.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/damage.h"
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
@@ -212,10 +213,7 @@ TEST_F(CliMountTest, AKilledDaemonsMountIsReplacedByTheNextOne) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
   expect_ok(run_kvslot({"mount", path, mount.path()}));
-  ASSERT_EQ(
-      run_shell("kill -9 $(awk '$1 == \"pid\" { print $2 }' \"$1\"/.kvslot/config)", {mount.path()})
-          .exit_code,
-      0);
+  testing::DaemonProcess(mount.path()).kill();
   expect_ok(run_kvslot({"mount", path, mount.path()}));
   EXPECT_EQ(run_shell("cat \"$1\"/dir/key", {mount.path()}).out, "value");
   expect_ok(run_kvslot({"unmount", mount.path()}));
@@ -226,10 +224,7 @@ TEST_F(CliMountTest, ADeadMountCanBeUnmounted) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
   expect_ok(run_kvslot({"mount", path, mount.path()}));
-  ASSERT_EQ(
-      run_shell("kill -9 $(awk '$1 == \"pid\" { print $2 }' \"$1\"/.kvslot/config)", {mount.path()})
-          .exit_code,
-      0);
+  testing::DaemonProcess(mount.path()).kill();
   expect_ok(run_kvslot({"unmount", mount.path()}));
   EXPECT_EQ(run_kvslot({"get", path, "dir/key"}).out, "value");
 }

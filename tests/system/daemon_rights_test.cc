@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,16 +14,20 @@
 #include <filesystem>
 
 #include "tests/support/command.h"
+#include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/mounted_store.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot {
 namespace {
 
 using testing::CommandResult;
+using testing::DaemonProcess;
 using testing::fields_of;
+using testing::is_mounted;
 using testing::MountedStore;
 using testing::MountGuard;
 using testing::run_command;
@@ -32,21 +35,6 @@ using testing::run_kvslot;
 using testing::run_shell;
 using testing::server_of;
 using testing::text_of;
-
-void end_with(pid_t pid, int signal) {
-  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  ASSERT_GE(fd, 0);
-  ::kill(pid, signal);
-  pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
-  }
-  ::close(fd);
-}
-
-bool is_mounted(const std::string& directory) {
-  const std::string wanted = " " + std::filesystem::canonical(directory).string() + " ";
-  return text_of("/proc/self/mounts").find(wanted) != std::string::npos;
-}
 
 class DaemonRights : public ::testing::TestWithParam<const char*> {
  protected:
@@ -167,12 +155,13 @@ TEST_F(DaemonTest, ASignalTakesDownItsOwnMountWhereverItsPathLeadsNow) {
   ASSERT_EQ(run_kvslot({"format", other_image, "--size", "16M"}).exit_code, 0);
   ASSERT_EQ(run_kvslot({"mount", image_, mount.path()}).exit_code, 0);
   ASSERT_EQ(run_kvslot({"mount", other_image, other_mount.path()}).exit_code, 0);
-  const pid_t server = server_of(mount.path());
+  const DaemonProcess server(mount.path());
 
   std::filesystem::rename(above, moved);
   std::filesystem::create_directory_symlink(other, above);
   const MountGuard moved_mount(moved + "/mnt");  // takes it down if the daemon does not
-  end_with(server, SIGTERM);
+  server.signal(SIGTERM);
+  server.wait_for_end();
   EXPECT_FALSE(is_mounted(moved + "/mnt"));
   EXPECT_TRUE(is_mounted(other + "/mnt"));
   EXPECT_EQ(run_kvslot({"unmount", other_mount.path()}).exit_code, 0);

@@ -2,18 +2,21 @@
 // at random under a mixed load are in kill_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
-#include <sstream>
+#include <cstdint>
+#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/command.h"
+#include "tests/support/control_files.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot::testing {
@@ -34,21 +37,6 @@ bool put(const std::string& path, const std::string& value) {
   return ok;
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << in.rdbuf();
-  return bytes.str();
-}
-
-pid_t daemon_of(const std::string& mount_point) {
-  std::ifstream config(mount_point + "/.kvslot/config");
-  std::string line;
-  while (std::getline(config, line))
-    if (line.starts_with("pid\t")) return static_cast<pid_t>(std::stol(line.substr(4)));
-  return -1;
-}
-
 class Durability : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -59,14 +47,10 @@ class Durability : public ::testing::Test {
     expect_ok(run_kvslot({"format", image_, "--size", size}));
   }
   void mount(const std::string& options = "rw") {
-    expect_ok(run_kvslot({"mount", image_, mount_.path(), "-o", options}));
+    expect_ok(run_mount(image_, mount_.path(), options));
   }
   void unmount() { expect_ok(run_kvslot({"unmount", mount_.path()})); }
-  void kill_daemon() {
-    const pid_t daemon = daemon_of(mount_.path());
-    ASSERT_GT(daemon, 0);
-    ASSERT_EQ(::kill(daemon, SIGKILL), 0);
-  }
+  void kill_daemon() { DaemonProcess(mount_.path()).kill(); }
 
   TempDir directory_;
   MountGuard mount_{directory_.path("mnt")};
@@ -76,8 +60,7 @@ class Durability : public ::testing::Test {
 TEST_F(Durability, ATreeSurvivesUnmountAndKillAndGivesItsSpaceBack) {
   format("2G");
   mount();
-  const std::string used_before =
-      run_shell("grep '^slots_live' \"$1/.kvslot/stats\"", {mount_.path()}).out;
+  const std::uint64_t used_before = stat_of(mount_.path(), "slots_live");
   expect_ok(run_shell("cp -a /usr/include \"$1/\"", {mount_.path()}));
   const auto same = [&] {
     expect_ok(run_shell("diff -r --no-dereference /usr/include \"$1/include\"", {mount_.path()}));
@@ -93,8 +76,7 @@ TEST_F(Durability, ATreeSurvivesUnmountAndKillAndGivesItsSpaceBack) {
   expect_ok(run_shell("diff -r --no-dereference /usr/include \"$1/again\"", {mount_.path()}));
   expect_ok(run_shell("rm -rf \"$1\"/* && sync \"$1\"", {mount_.path()}));
   // The kernel lets go of removed files when it gets to it.
-  while (run_shell("grep '^slots_live' \"$1/.kvslot/stats\"", {mount_.path()}).out != used_before) {
-  }
+  while (!HasFailure() && stat_of(mount_.path(), "slots_live") != used_before) ::sched_yield();
   unmount();
   expect_ok(run_kvslot({"fsck", image_}));
 }
@@ -108,7 +90,7 @@ TEST_F(Durability, AValueLargerThanTheStagingMemorySurvives) {
                       {mount_.path(), directory_.path()}));
   const auto same = [&] {
     const auto sum = run_shell("sha256sum <\"$1/large\"", {mount_.path()});
-    EXPECT_EQ(sum.out, read_file(directory_.path("sum")));
+    EXPECT_EQ(sum.out, text_of(directory_.path("sum")));
   };
   same();
   unmount();
@@ -138,12 +120,7 @@ TEST_F(Durability, EveryPutOfSixteenWritersIsInSomeBatch) {
     });
   writers.clear();
   EXPECT_EQ(failures, 0);
-  const auto stat = [&](const std::string& name) {
-    const auto value =
-        run_shell("sed -n \"s/^$2\\t//p\" \"$1/.kvslot/stats\"", {mount_.path(), name});
-    return std::stoul(value.out);
-  };
-  EXPECT_GE(stat("batched_keys"), 800U);
+  EXPECT_GE(stat_of(mount_.path(), "batched_keys"), 800U);
   const auto average = run_shell(
       "awk 'NR > 1 && $2 > 0 {k += $2; n++} END {printf \"%.1f\", k / n}' \"$1/.kvslot/batches\"",
       {mount_.path()});

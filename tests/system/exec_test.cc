@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/support/command.h"
@@ -97,20 +98,20 @@ TEST_F(ExecTest, ACommandMayHandleTheSignalItself) {
 }
 
 TEST_F(ExecTest, FilesThatStayOpenDoNotKeepTheMount) {
-  const CommandResult result =
-      exec("exec 9>\"$KVSLOT_MOUNT\"/file; echo x >&9; (exec sleep 60 >/dev/null 2>&1) & echo $!");
+  const CommandResult result = exec(
+      "exec 9>\"$KVSLOT_MOUNT\"/file; echo x >&9; (exec sleep 3600 >/dev/null 2>&1) & echo $!");
+  EXPECT_EQ(::kill(std::atoi(result.out.c_str()), SIGKILL), 0) << result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("still open"), std::string::npos) << result.err;
-  ::kill(std::stoi(result.out), SIGKILL);
   EXPECT_EQ(run_kvslot({"get", image_, "file"}).out, "x\n");
 }
 
 TEST_F(ExecTest, ARemovedFileThatStaysOpenWithNewBytesHarmsNobody) {
   const CommandResult result = exec(
       "cd \"$KVSLOT_MOUNT\"; exec 9>file; echo x >&9; rm file; cd /;"
-      "(exec sleep 60 >/dev/null 2>&1) & echo $!");
+      "(exec sleep 3600 >/dev/null 2>&1) & echo $!");
+  EXPECT_EQ(::kill(std::atoi(result.out.c_str()), SIGKILL), 0) << result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  ::kill(std::stoi(result.out), SIGKILL);
   EXPECT_EQ(run_kvslot({"fsck", image_}).exit_code, 0);
 }
 

@@ -13,6 +13,7 @@
 
 #include "tests/support/attached_image.h"
 #include "tests/support/command.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/damage.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/temp_dir.h"
@@ -261,9 +262,9 @@ TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
   const testing::MountGuard guard(directory.path("mnt"));
   expect_ok(run_kvslot({"mount", image, guard.path()}));
   expect_ok(testing::run_shell(
-      "cd \"$1\" && mkdir d && for i in $(seq 50); do echo $i >d/$i; done && sync d && rm d/7 && "
-      "kill -9 $(sed -n 's/^pid\\t//p' .kvslot/config)",
+      "cd \"$1\" && mkdir d && for i in $(seq 50); do echo $i >d/$i; done && sync d && rm d/7",
       {guard.path()}));
+  testing::DaemonProcess(guard.path()).kill();
   const CommandResult checked = run_kvslot({"fsck", image});
   expect_ok(checked);
   EXPECT_LE(std::ranges::count(checked.out, '\n'), 2) << checked.out;

@@ -1,18 +1,16 @@
 // A mounted store whose device keeps its requests, or fails all of them: nothing hangs but what the
 // kernel holds, and what was acknowledged is there when the device is back.
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 
 #include "tests/support/command.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/temp_dir.h"
@@ -37,13 +35,10 @@ class HungDeviceTest : public ::testing::Test {
     (void)run_kvslot({"unmount", guard_.path()});
   }
 
-  // Without a deadline: a test sets one when everything hangs, so that a slow machine cannot.
+  // A test sets a deadline that can pass when everything hangs already.
   void mount() {
-    expect_ok(run_kvslot({"mount", device_->path(), guard_.path(), "-o", "deadline=0"}));
-    std::ifstream config(guard_.path(".kvslot/config"));
-    for (std::string line; std::getline(config, line);)
-      if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
-    ASSERT_GT(pid_, 0);
+    expect_ok(run_mount(device_->path(), guard_.path()));
+    daemon_ = std::make_unique<DaemonProcess>(guard_.path());
   }
   CommandResult run(const std::string& script) {
     return run_shell("M=\"$1\"\n" + script, {guard_.path()});
@@ -54,14 +49,6 @@ class HungDeviceTest : public ::testing::Test {
     return result.out;
   }
   void set_deadline() { shell("echo 1 >\"$M/.kvslot/deadline\""); }
-  void wait_for_daemon() const {
-    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
-    if (fd < 0) return;  // gone already
-    pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
-    while (::poll(&ended, 1, -1) < 0) {
-    }
-    ::close(fd);
-  }
   void hold_everything() {
     for (const auto operation :
          {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
@@ -74,7 +61,7 @@ class HungDeviceTest : public ::testing::Test {
   }
   // Mounts again, once the device is back; the test unmounts cleanly at its end.
   void expect_everything_kept() {
-    wait_for_daemon();
+    daemon_->wait_for_end();
     mount();
     EXPECT_EQ(shell("cat \"$M/kept\""), "kept\n");
     shell("echo new >\"$M/new\" && sync \"$M\"");
@@ -85,7 +72,7 @@ class HungDeviceTest : public ::testing::Test {
   TempDir directory_;
   std::unique_ptr<FailingFile> device_;
   MountGuard guard_{directory_.path("mnt")};
-  pid_t pid_ = 0;
+  std::unique_ptr<DaemonProcess> daemon_;
 };
 
 TEST_F(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
@@ -109,7 +96,7 @@ TEST_F(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
       {"/bin/sh", "-c", "echo x >\"$0/hung\"; exec sync \"$0/hung\" 2>&1", guard_.path()});
   device_->wait_until_held(1);
   set_deadline();
-  ASSERT_EQ(::kill(pid_, SIGTERM), 0);
+  daemon_->signal(SIGTERM);
   EXPECT_NE(sync.wait(), 0);
   while (::access(guard_.path(".kvslot/stats").c_str(), F_OK) == 0) std::this_thread::yield();
   device_->release();

@@ -308,43 +308,8 @@ TEST_P(KernelCalls, MappedPagesAreWrittenBackForLackOfMemory) {
   EXPECT_EQ(wrong, 0U);
 }
 
-// A store whose image is a file of the first one: that one's daemon is its device.
-class InnerStore {
- public:
-  explicit InnerStore(MountedStore& outer, const char* options)
-      : image_(outer.path("inner.img")), guard_(outer.outside("inner")) {
-    expect_ok(run_kvslot({"format", image_, "--size", "32M"}));
-    expect_ok(run_kvslot({"mount", image_, guard_.path(), "-o", options}));
-  }
-  ~InnerStore() { unmount(); }
-  InnerStore(const InnerStore&) = delete;
-  InnerStore& operator=(const InnerStore&) = delete;
-  void unmount() {
-    if (is_mounted_) expect_ok(run_kvslot({"unmount", guard_.path()}));
-    is_mounted_ = false;
-  }
-  void expect_sound() {
-    unmount();
-    const CommandResult checked = run_kvslot({"fsck", image_});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
-  }
-  [[nodiscard]] const std::string& root() const { return guard_.path(); }
-  [[nodiscard]] std::string path(const std::string& name) const { return guard_.path(name); }
-  [[nodiscard]] std::uint64_t stat(const std::string& name) const {
-    std::ifstream file(path(".kvslot/stats"));
-    for (std::string line; std::getline(file, line);)
-      if (line.starts_with(name + "\t")) return std::stoull(line.substr(name.size() + 1));
-    return 0;
-  }
-
- private:
-  std::string image_;
-  MountGuard guard_;
-  bool is_mounted_ = true;
-};
-
 TEST_P(KernelCalls, AStoreLivesInAStore) {
-  InnerStore inner(*store_, GetParam());
+  MountedStore inner("32M", GetParam(), path("inner.img"));
   const Watchdog watchdog(inner.root());
   const std::string value = value_of(5, 3 * kSize);
   {
@@ -363,31 +328,18 @@ TEST_P(KernelCalls, AStoreLivesInAStore) {
 // Stops the daemon of a mount; it goes on in any case.
 class StoppedDaemon {
  public:
-  explicit StoppedDaemon(const MountedStore& store) {
-    {
-      // Closed again before the daemon stops, which would not answer that.
-      std::ifstream file(store.path(".kvslot/config"));
-      for (std::string line; std::getline(file, line);)
-        if (line.starts_with("pid\t")) pid_ = std::stoi(line.substr(4));
-    }
-    EXPECT_GT(pid_, 1);
-    if (pid_ > 1) {
-      EXPECT_EQ(::kill(pid_, SIGSTOP), 0);
-    }
-  }
+  explicit StoppedDaemon(const MountedStore& store) : daemon_(store.root()) { daemon_.stop(); }
   ~StoppedDaemon() { go_on(); }
   StoppedDaemon(const StoppedDaemon&) = delete;
   StoppedDaemon& operator=(const StoppedDaemon&) = delete;
-  void go_on() const {
-    if (pid_ > 1) ::kill(pid_, SIGCONT);
-  }
+  void go_on() const { daemon_.signal(SIGCONT); }
 
  private:
-  pid_t pid_ = -1;
+  const DaemonProcess daemon_;
 };
 
 TEST_P(KernelCalls, AProcessKilledInAnFsyncLeavesNothingBehind) {
-  InnerStore inner(*store_, GetParam());
+  MountedStore inner("32M", GetParam(), path("inner.img"));
   const Watchdog watchdog(inner.root());
   {
     const File before(inner.path("before"), O_RDWR | O_CREAT);
@@ -402,7 +354,8 @@ TEST_P(KernelCalls, AProcessKilledInAnFsyncLeavesNothingBehind) {
     if (fd < 0 || ::write(fd, "bytes", 5) != 5) ::_exit(1);
     ::_exit(::fsync(fd) == 0 ? 0 : 2);
   }
-  while (inner.stat("puts_inflight") == 0) std::this_thread::yield();  // the device has its bytes
+  // Until the device has its bytes, or the watchdog has ended the mount.
+  while (!HasFailure() && inner.stat("puts_inflight") == 0) std::this_thread::yield();
   ASSERT_EQ(::kill(pid, SIGKILL), 0);
   EXPECT_GT(inner.stat("nodes"), 0U) << "others are served meanwhile";
   device.go_on();

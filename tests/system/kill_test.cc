@@ -9,15 +9,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <string>
 
 #include "tests/support/command.h"
 #include "tests/support/crash_load.h"
-#include "tests/support/daemon_control.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/environment.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/sparse_copy.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/uring_transport.h"
@@ -28,11 +28,6 @@ namespace {
 constexpr std::uint64_t kOperationsMax = 150;  // acknowledged before the kill
 constexpr std::uint64_t kYieldsMax = 300;      // after the last of them
 constexpr int kRoundsOfOneStore = 10;
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 struct Round {
   std::uint64_t seed = 0;
@@ -66,7 +61,7 @@ class Kill : public ::testing::TestWithParam<const char*> {
 
   void format() const { expect_ok(run_kvslot({"format", image_, "--size", "512M", "--force"})); }
   static void mount(const std::string& image, const MountGuard& where, const std::string& options) {
-    expect_ok(run_kvslot({"mount", image, where.path(), "-o", options}));
+    expect_ok(run_mount(image, where.path(), options));
   }
 
   // Loads the store until `end_daemon` ends its daemon.
@@ -94,12 +89,7 @@ class Kill : public ::testing::TestWithParam<const char*> {
     mount(image, mount_, "rw");
     after = read_tree(mount_.path());
     std::string wrong = load.judge(after);
-    if (!wrong.empty()) {
-      std::ifstream errors(mount_.path(".kvslot/errors"));
-      std::ostringstream text;
-      text << errors.rdbuf();
-      wrong += text.str();
-    }
+    if (!wrong.empty()) wrong += text_of(mount_.path(".kvslot/errors"));
     expect_ok(run_kvslot({"unmount", mount_.path()}));
     const CommandResult checked = run_kvslot({"fsck", image});
     if (checked.exit_code != 0) wrong += "fsck: " + checked.out + checked.err;

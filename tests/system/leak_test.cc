@@ -6,17 +6,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
-#include <sstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/command.h"
+#include "tests/support/control_files.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot {
 namespace {
 
+using testing::extents_of;
 using testing::MountedStore;
+using testing::StoredExtent;
 
 constexpr std::size_t kPageSizeBytes = 4096;
 constexpr std::string_view kSecret = "KVSECRET";
@@ -111,22 +118,6 @@ void expect_files(const MountedStore& store, const std::vector<Expected>& files)
   }
 }
 
-// Device offset and size of each extent of a key.
-std::vector<std::pair<std::uint64_t, std::uint64_t>> extents_of(const MountedStore& store,
-                                                                const std::string& key) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
-  std::istringstream lines(store.content(".kvslot/key/" + key));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string what;
-    std::uint64_t offset = 0, size = 0, device_offset = 0;
-    if (words >> what >> offset >> size >> device_offset && what == "extent") {
-      extents.emplace_back(device_offset, size);
-    }
-  }
-  return extents;
-}
-
 // Behind the value's bytes its last block has zeros, and a trailer that names it (LAYOUT.md).
 void expect_clean_slack(const std::string& image, std::uint64_t offset, std::uint64_t size,
                         const std::string& key) {
@@ -135,6 +126,7 @@ void expect_clean_slack(const std::string& image, std::uint64_t offset, std::uin
   std::ifstream file(image, std::ios::binary);
   file.seekg(static_cast<std::streamoff>(offset + size));
   file.read(slack.data(), std::ssize(slack));
+  ASSERT_EQ(file.gcount(), std::ssize(slack)) << key;
   const std::size_t trailer = 64 + key.size();
   if (slack.size() >= trailer) {
     EXPECT_EQ(slack.substr(slack.size() - trailer, key.size()), key);
@@ -143,31 +135,69 @@ void expect_clean_slack(const std::string& image, std::uint64_t offset, std::uin
   EXPECT_EQ(slack.find_first_not_of('\0'), std::string::npos) << key << " at " << offset;
 }
 
+// Numbers of the image's blocks that have the secret.
+std::set<std::uint64_t> blocks_with_secret(const std::string& image) {
+  std::set<std::uint64_t> found;
+  std::ifstream file(image, std::ios::binary);
+  std::string block(kPageSizeBytes, '\0');
+  for (std::uint64_t number = 0; file.read(block.data(), std::ssize(block)); ++number) {
+    if (block.find(kSecret) != std::string::npos) found.insert(number);
+  }
+  return found;
+}
+
+// The secret was in all of the staging memory, and in all slots: what is stored next is put behind
+// what was stored last, so two rounds of most of the store come by everywhere. Returns the blocks.
+std::set<std::uint64_t> spread_secret(MountedStore& store) {
+  constexpr std::size_t kMebibyte = 1 << 20;
+  constexpr int kFiles = 12;
+  std::string secrets;
+  while (secrets.size() < kMebibyte) secrets += kSecret;
+  std::set<std::uint64_t> blocks;
+  for (int round = 0; round < 2; ++round) {
+    {
+      std::vector<std::unique_ptr<Fd>> files;  // what is open stays in memory while there is any
+      for (int i = 0; i < kFiles; ++i) {
+        files.push_back(std::make_unique<Fd>(store.path("secret" + std::to_string(i)),
+                                             O_WRONLY | O_CREAT | O_TRUNC));
+        EXPECT_EQ(::write(*files.back(), secrets.data(), secrets.size()), std::ssize(secrets));
+      }
+    }
+    store.shell("sync $M");
+    blocks = blocks_with_secret(store.outside("store.img"));
+    EXPECT_GE(blocks.size(), kFiles * kMebibyte / kPageSizeBytes);
+    store.shell("rm $M/secret*");
+    store.wait_until_removed_files_are_gone();
+  }
+  EXPECT_GE(store.stat("staging_bytes_max"), 7 * kMebibyte);
+  store.shell("echo 1 >$M/.kvslot/checkpoint");
+  return blocks;
+}
+
 TEST(Leak, OldBytesOfSlotsAndBuffersShowNowhere) {
   if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   MountedStore store("16M", "staging=8M,allow_other");
-  std::string secrets;
-  while (secrets.size() < (1U << 20)) secrets += kSecret;
-  // All of the staging memory and nearly all slots have held the secret.
-  for (int i = 0; i < 12; ++i) {
-    std::ofstream(store.path("secret" + std::to_string(i)), std::ios::binary) << secrets;
-  }
-  store.shell("sync $M; rm $M/secret*; sync $M; echo 1 >$M/.kvslot/checkpoint");
+  const std::set<std::uint64_t> had_secret = spread_secret(store);
 
-  std::vector<Expected> files = make_files(store);
+  const std::vector<Expected> files = make_files(store);
   expect_files(store, files);
   store.shell("sync $M");
   store.kill_and_remount();
   expect_files(store, files);
 
-  std::vector<std::pair<std::string, std::pair<std::uint64_t, std::uint64_t>>> extents;
+  std::vector<std::pair<std::string, StoredExtent>> extents;
   for (const Expected& file : files) {
-    for (const auto& extent : extents_of(store, file.name)) extents.emplace_back(file.name, extent);
+    for (const auto& extent : extents_of(store.root(), file.name)) {
+      extents.emplace_back(file.name, extent);
+      const std::uint64_t end = extent.device_offset_bytes + extent.size_bytes;
+      EXPECT_TRUE(had_secret.contains((end - 1) / kPageSizeBytes)) << file.name << " hides nothing";
+    }
   }
   EXPECT_GE(extents.size(), files.size() - 1);  // "reserved" has none
   store.expect_sound();
   for (const auto& [key, extent] : extents) {
-    expect_clean_slack(store.outside("store.img"), extent.first, extent.second, key);
+    expect_clean_slack(store.outside("store.img"), extent.device_offset_bytes, extent.size_bytes,
+                       key);
   }
 }
 

@@ -407,7 +407,9 @@ TEST(MountLifeTest, AFullStoreRefusesWholeAndRecoversByRemoval) {
   store.shell("! cp $T/big $M/a 2>/dev/null");
   store.shell("! cp $T/big $M/old 2>/dev/null");
   EXPECT_EQ(store.content("old"), "precious\n");
-  store.shell("rm $M/a; sync $M; head -c 10M $T/big >$T/ten; cp $T/ten $M/ten; cmp $T/ten $M/ten");
+  store.shell("rm $M/a");
+  store.wait_until_removed_files_are_gone();
+  store.shell("head -c 10M $T/big >$T/ten; cp $T/ten $M/ten; cmp $T/ten $M/ten");
   store.remount();
   EXPECT_EQ(store.content("old"), "precious\n");
   store.shell("cmp $T/ten $M/ten");
@@ -459,7 +461,7 @@ TEST(MountLifeTest, ReadOnlyMountsChangeNothing) {
   writable.shell("echo x >$M/f");
   writable.unmount();
   const MountGuard guard(writable.outside("ro"));
-  expect_ok(run_kvslot({"mount", writable.outside("store.img"), guard.path(), "-o", "ro"}));
+  expect_ok(run_mount(writable.outside("store.img"), guard.path(), "ro"));
   EXPECT_EQ(run_shell("cat $1/f; echo y 2>/dev/null >$1/g || echo refused", {guard.path()}).out,
             "x\nrefused\n");
   expect_ok(run_kvslot({"unmount", guard.path()}));

@@ -36,7 +36,7 @@ class PseudoFilesTest : public ::testing::Test {
   }
 
   void mount(const std::string& options = "rw") {
-    const CommandResult mounted = run_kvslot({"mount", image_, mount_->path(), "-o", options});
+    const CommandResult mounted = testing::run_mount(image_, mount_->path(), options);
     ASSERT_EQ(mounted.exit_code, 0) << mounted.err;
     is_mounted_ = true;
   }

@@ -22,9 +22,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/attached_image.h"
 #include "tests/support/command.h"
-#include "tests/support/daemon_control.h"
+#include "tests/support/control_files.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
 #include "tests/support/uring_transport.h"
@@ -74,21 +77,34 @@ class RealFaults : public ::testing::Test {
     expect_ok(run_kvslot(words));
   }
   void mount(const std::string& device, const std::string& options = "rw") const {
-    expect_ok(run_kvslot({"mount", device, mount_.path(), "-o", options}));
+    expect_ok(run_mount(device, mount_.path(), options));
   }
   void unmount() const { expect_ok(run_kvslot({"unmount", mount_.path()})); }
   static void expect_sound(const std::string& device) {
     const CommandResult checked = run_kvslot({"fsck", device});
     EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
   }
-  void kill() const {
-    const DaemonProcess daemon(mount_.path());
-    daemon.signal(SIGKILL);
-    daemon.wait_for_end();
-  }
+  void kill() const { DaemonProcess(mount_.path()).kill(); }
   void put_durably(const std::string& key, std::size_t size_bytes) {
     ASSERT_EQ(put(mount_.path(key), value_of(key, size_bytes)), 0) << key;
     durable_[key] = value_of(key, size_bytes);
+  }
+  // Behind the last byte that the device holds of a value.
+  [[nodiscard]] std::size_t end_on_device(const std::string& key) const {
+    std::size_t end = 0;
+    for (const StoredExtent& extent : extents_of(mount_.path(), key)) {
+      end = std::max(end, extent.device_offset_bytes + extent.size_bytes);
+    }
+    EXPECT_GT(end, 0U) << key << " is nowhere";
+    return end;
+  }
+  // What the kernel still has of the values would hide what the device says.
+  void forget_pages() const {
+    for (const auto& file : std::filesystem::directory_iterator(mount_.path())) {
+      const int fd = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+      EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0) << file.path();
+      ::close(fd);
+    }
   }
   // Everything acknowledged is there, byte for byte, and no key has bytes of anything else.
   void expect_durable() const {
@@ -123,27 +139,38 @@ class RealFaults : public ::testing::Test {
 
 // ---- Images
 
+// The first values lie before the cut, the later ones behind it.
 TEST_F(RealFaults, AnImageThatIsCutShortLosesOnlyWhatWasThere) {
+  constexpr std::size_t kCutBytes = 30 * kMebibyte;
   format(image_, "48M");
   mount(image_);
   for (int i = 0; i < 20; ++i) put_durably("low" + std::to_string(i), kMebibyte);
   unmount();
   mount(image_);
+  std::map<std::string, std::string> high;
   for (int i = 0; i < 12; ++i) {
     const std::string key = "high" + std::to_string(i);
-    ASSERT_EQ(put(mount_.path(key), value_of(key, kMebibyte)), 0);
+    high[key] = value_of(key, kMebibyte);
+    ASSERT_EQ(put(mount_.path(key), high[key]), 0);
   }
-  std::ofstream drop("/proc/sys/vm/drop_caches");
-  drop << "1" << std::flush;
-  ASSERT_EQ(::truncate(image_.c_str(), 30 << 20), 0);
+  for (const auto& [key, value] : durable_) ASSERT_LE(end_on_device(key), kCutBytes) << key;
+  const auto is_cut = [&](const auto& each) { return end_on_device(each.first) > kCutBytes; };
+  const std::size_t cut_count = static_cast<std::size_t>(std::ranges::count_if(high, is_cut));
+  ASSERT_GT(cut_count, 0U);
+  forget_pages();
+  ASSERT_EQ(::truncate(image_.c_str(), kCutBytes), 0);
+  // What was cut off is an error, or gone; never other bytes.
   const auto expect_no_other_bytes = [&] {
     const TreeContent found = read_tree(mount_.path());
     for (const auto& [key, bytes] : found.files) {
-      EXPECT_TRUE(bytes == value_of(key, kMebibyte)) << key;
+      const auto& values = durable_.contains(key) ? durable_ : high;
+      EXPECT_TRUE(values.contains(key) && bytes == values.at(key)) << key;
     }
-    for (const auto& [key, value] : durable_) EXPECT_EQ(found.files.count(key), 1U) << key;
+    for (const auto& [key, value] : durable_) EXPECT_TRUE(found.files.contains(key)) << key;
+    EXPECT_LE(found.files.size(), durable_.size() + high.size() - cut_count);
+    return found.failures;
   };
-  expect_no_other_bytes();
+  EXPECT_NE(expect_no_other_bytes(), "");
   kill();
   ASSERT_EQ(::truncate(image_.c_str(), 48 << 20), 0);
   mount(image_);
@@ -200,29 +227,51 @@ TEST_F(RealFaults, ALimitOfFileSizesIsSaidInOneLineAndKillsNobody) {
 
 // ---- Disks with sectors of 4096 bytes
 
-TEST_F(RealFaults, ALoopDeviceWith4096ByteSectorsHoldsAStore) {
-  const std::string below = directory_.make_image("below.img", 64 * kMebibyte);
-  const CommandResult attached =
-      run_command({"losetup", "--show", "--find", "--sector-size", "4096", below});
-  if (attached.exit_code != 0) GTEST_SKIP() << "no loop device: " << attached.err;
-  const std::string device = attached.out.substr(0, attached.out.find('\n'));
-  format(device);
-  expect_good_device(device);
-  expect_ok(run_command({"losetup", "--detach", device}));
+void expect_sectors_of_4096_bytes(const std::string& device) {
+  EXPECT_EQ(run_command({"blockdev", "--getss", device}).out, "4096\n");
 }
 
-TEST_F(RealFaults, AZramDiskHoldsAStore) {
-  std::ifstream hot_add("/sys/class/zram-control/hot_add");
-  std::string number;
-  if (!(hot_add >> number)) GTEST_SKIP() << "no zram here (/sys/class/zram-control)";
-  const std::string device = "/dev/zram" + number;
-  std::ofstream("/sys/block/zram" + number + "/disksize") << "64M" << std::flush;
-  if (std::filesystem::is_block_file(device)) {
-    format(device);
-    expect_good_device(device);
+TEST_F(RealFaults, ALoopDeviceWith4096ByteSectorsHoldsAStore) {
+  const std::string below = directory_.make_image("below.img", 64 * kMebibyte);
+  const AttachedImage device(below, 4096);
+  if (device.path().empty()) GTEST_SKIP() << "no loop device with such sectors here";
+  expect_sectors_of_4096_bytes(device.path());
+  format(device.path());
+  expect_good_device(device.path());
+}
+
+// A disk of 64 MiB in compressed memory.
+class ZramDisk {
+ public:
+  ZramDisk() {
+    if (!(std::ifstream("/sys/class/zram-control/hot_add") >> number_)) return;
+    std::ofstream(knob("disksize")) << "64M" << std::flush;
   }
-  std::ofstream("/sys/block/zram" + number + "/reset") << "1" << std::flush;
-  std::ofstream("/sys/class/zram-control/hot_remove") << number << std::flush;
+  ~ZramDisk() {
+    if (number_.empty()) return;
+    std::ofstream(knob("reset")) << "1" << std::flush;
+    std::ofstream("/sys/class/zram-control/hot_remove") << number_ << std::flush;
+  }
+  ZramDisk(const ZramDisk&) = delete;
+  ZramDisk& operator=(const ZramDisk&) = delete;
+  [[nodiscard]] std::string path() const { return "/dev/zram" + number_; }
+  [[nodiscard]] bool exists() const {
+    return !number_.empty() && std::filesystem::is_block_file(path());
+  }
+
+ private:
+  [[nodiscard]] std::string knob(const std::string& name) const {
+    return "/sys/block/zram" + number_ + "/" + name;
+  }
+  std::string number_;
+};
+
+TEST_F(RealFaults, AZramDiskHoldsAStore) {
+  const ZramDisk disk;
+  if (!disk.exists()) GTEST_SKIP() << "no zram here (/sys/class/zram-control)";
+  expect_sectors_of_4096_bytes(disk.path());
+  format(disk.path());
+  expect_good_device(disk.path());
 }
 
 // ---- Network block devices that fail
@@ -362,13 +411,6 @@ class RealEnds : public RealFaults, public ::testing::WithParamInterface<const c
       GTEST_SKIP() << reason;
   }
   [[nodiscard]] std::string options() const { return std::string("transport=") + GetParam(); }
-  [[nodiscard]] bool is_mounted() const {
-    std::ifstream mounts("/proc/self/mounts");
-    for (std::string line; std::getline(mounts, line);) {
-      if (line.find(" " + mount_.path() + " ") != std::string::npos) return true;
-    }
-    return false;
-  }
   void expect_there(const std::vector<std::string>& names) const {
     const TreeContent found = read_tree(mount_.path());
     EXPECT_EQ(found.failures, "");
@@ -389,7 +431,7 @@ TEST_P(RealEnds, SigtermInAStormOfOpensLosesNothingThatWasClosed) {
   ASSERT_EQ(::kill(daemon.pid(), SIGTERM), 0);
   EXPECT_EQ(daemon.wait(), 0);
   const auto& names = storm.join();
-  EXPECT_FALSE(is_mounted());
+  EXPECT_FALSE(is_mounted(mount_.path()));
   expect_sound(image_);
   mount(image_);
   expect_there(names);
@@ -422,7 +464,7 @@ TEST_P(RealEnds, FewDescriptorsAreSaidAtTheStartAndSurvivedLater) {
                                           {KVSLOT_BINARY, image_, mount_.path(), options()});
   EXPECT_EQ(refused.exit_code, 1) << refused.err;
   EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
-  EXPECT_FALSE(is_mounted());
+  EXPECT_FALSE(is_mounted(mount_.path()));
   mount(image_, options());
   {
     const DaemonProcess daemon(mount_.path());

@@ -1,5 +1,5 @@
-// See daemon_control.h.
-#include "tests/support/daemon_control.h"
+// See daemon_process.h.
+#include "tests/support/daemon_process.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,11 +9,11 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 
-#include "tests/support/daemon_process.h"
+#include "tests/support/control_files.h"
+#include "tests/support/proc_files.h"
 
 namespace kvslot::testing {
 
@@ -37,6 +37,11 @@ void DaemonProcess::wait_for_end() const {
   }
 }
 
+void DaemonProcess::kill() const {
+  signal(SIGKILL);
+  wait_for_end();
+}
+
 void DaemonProcess::stop() const {
   signal(SIGSTOP);
   while (has_running_thread()) ::sched_yield();
@@ -46,9 +51,7 @@ bool DaemonProcess::has_running_thread() const {
   const std::string tasks = "/proc/" + std::to_string(pid_) + "/task";
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    std::ifstream stat(task.path() / "stat");
-    std::string text;
-    std::getline(stat, text);
+    const std::string text = text_of(task.path() / "stat");
     const std::size_t name_end = text.rfind(')');  // the state follows the name
     if (name_end == std::string::npos || name_end + 2 >= text.size()) continue;
     if (text[name_end + 2] != 'T') return true;
