@@ -40,9 +40,10 @@ class CheckpointWriter {
     end();
   }
 
-  void keep_slots_as_previous() {
+  void keep_slots_as_uncertain() {
     MutexLock lock(state_.mutex);
     state_.previous_runs = std::move(runs_);
+    state_.is_superblock_uncertain = true;
     end();
   }
 
@@ -246,7 +247,29 @@ Result<void> Volume::State::switch_superblock(const Superblock& next) {
   return {};
 }
 
+namespace {
+
+// A superblock that could not be written may stand in one of its places all the same, and would be
+// the newest there is after a crash. Before the slots that it names are used again, another one
+// with what is true replaces it everywhere.
+Result<void> supersede_uncertain(Volume::State& state) REQUIRES(state.checkpoint_mutex) {
+  {
+    MutexLock lock(state.mutex);
+    if (!state.is_superblock_uncertain) return {};
+  }
+  Superblock again = state.superblock;
+  ++again.sequence;
+  if (auto ok = state.switch_superblock(again); !ok) return ok;
+  MutexLock lock(state.mutex);
+  state.is_superblock_uncertain = false;
+  state.update_checkpoint_reserve();
+  return {};
+}
+
+}  // namespace
+
 Result<void> run_checkpoint(Volume::State& state, bool clean) {
+  if (auto ok = supersede_uncertain(state); !ok) return ok;
   bool is_short = false;
   {
     MutexLock lock(state.mutex);
@@ -279,9 +302,7 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
     outcome = fail(root);
   }
   if (!outcome) {
-    // A superblock that could not be written may be on the device all the same, naming the slots.
-    // They stay until the next checkpoint begins; what it then overwrites, recovery does without.
-    root ? writer.keep_slots_as_previous() : writer.give_slots_back();
+    root ? writer.keep_slots_as_uncertain() : writer.give_slots_back();
     state.note_fault({.time_ns = 0,
                       .operation = "checkpoint",
                       .key = {},

@@ -12,6 +12,7 @@
 #include "core/batch.h"
 #include "core/batch_writer.h"
 #include "core/state.h"
+#include "core/stopwatch.h"
 
 namespace kvslot {
 namespace {

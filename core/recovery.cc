@@ -18,6 +18,7 @@
 #include "core/log_tail.h"
 #include "core/state.h"
 #include "core/state_loader.h"
+#include "core/stopwatch.h"
 
 namespace kvslot {
 namespace {

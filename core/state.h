@@ -5,8 +5,7 @@
 //   mutex        the state lock: index, slots, in-flight table, recorded changes. Never held
 //                during I/O, nor while calling anybody back
 //
-// Included by the .cc files that implement Volume: volume, names, commit, contents, checkpoint,
-// recovery, inspector.
+// Included by the .cc files that implement Volume.
 #pragma once
 
 #include <kvslot/buffer.h>
@@ -16,12 +15,10 @@
 #include <kvslot/mutex.h>
 #include <kvslot/volume.h>
 
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,8 +28,10 @@
 #include "core/inflight_table.h"
 #include "core/journal.h"
 #include "core/layout.h"
+#include "core/recorded_changes.h"
 #include "core/records.h"
 #include "core/slot_allocator.h"
+#include "core/slot_places.h"
 
 namespace kvslot {
 
@@ -41,26 +40,16 @@ inline constexpr std::uint64_t kBatchBytesMax = 64 * kMiB;
 inline constexpr std::size_t kBatchRecordsKept = 256;
 inline constexpr std::size_t kFaultsKept = 256;
 
-// Changes of the namespace that were applied in memory and wait for the next block.
-struct RecordedChanges {
-  std::vector<std::byte> bytes;
-  std::uint32_t count = 0;
-  std::set<NodeId>
-      touched;  // directories whose times changed: one record each, when a block is made
-  [[nodiscard]] std::uint64_t size_bytes() const { return bytes.size() + touched.size() * 64; }
-};
-
-struct Volume::State {
+struct Volume::State : SlotPlaces {
   State(std::unique_ptr<Device> opened, const VolumeOptions& chosen, const Geometry& planned)
-      : device(std::move(opened)),
+      : SlotPlaces{planned},
+        device(std::move(opened)),
         options(chosen),
-        geometry(planned),
         pool(chosen.staging_size_bytes),
         slots(planned.slot_count) {}
 
   const std::unique_ptr<Device> device;
   const VolumeOptions options;
-  const Geometry geometry;
   BufferPool pool;
   Counters counters;
   std::unique_ptr<Inspector> inspector;
@@ -94,6 +83,9 @@ struct Volume::State {
   std::uint32_t checkpoint_taken GUARDED_BY(mutex) = 0;    // slots taken by the one under way
   std::vector<SlotRun> checkpoint_runs GUARDED_BY(mutex);  // of the current checkpoint
   std::vector<SlotRun> previous_runs GUARDED_BY(mutex);    // of the one before
+  // A superblock could not be written, and may be on the device in part: it names previous_runs,
+  // which stay taken until another has replaced it.
+  bool is_superblock_uncertain GUARDED_BY(mutex) = false;
   std::deque<BatchRecord> batches GUARDED_BY(mutex);
   std::deque<FaultRecord> faults GUARDED_BY(mutex);
   std::function<void()> on_recorded GUARDED_BY(mutex);
@@ -183,25 +175,6 @@ struct Volume::State {
       REQUIRES(mutex);
   [[nodiscard]] NodeInfo info_of(NodeId node) const REQUIRES(mutex);
 
-  [[nodiscard]] std::uint32_t slots_of(std::uint64_t size_bytes) const {
-    return static_cast<std::uint32_t>(units_of(size_bytes, geometry.slot_size_bytes));
-  }
-  [[nodiscard]] std::uint32_t first_block_of(SlotId slot) const {
-    return static_cast<std::uint32_t>(geometry.slots_offset_bytes / kBlockSizeBytes +
-                                      std::uint64_t{static_cast<std::uint32_t>(slot)} *
-                                          geometry.blocks_per_slot());
-  }
-  [[nodiscard]] SlotId slot_of(std::uint32_t device_block) const {
-    return SlotId{
-        static_cast<std::uint32_t>((device_block - geometry.slots_offset_bytes / kBlockSizeBytes) /
-                                   geometry.blocks_per_slot())};
-  }
-  // The slots under these extents, merged; extents of one window may share a slot.
-  [[nodiscard]] std::vector<SlotRun> runs_of(std::span<const Extent> extents) const;
-  [[nodiscard]] std::uint64_t window_of(const Extent& extent) const {
-    return std::uint64_t{extent.file_block} * kBlockSizeBytes / geometry.window_size_bytes();
-  }
-
   // Recorded changes that are over this wait for a commit to take some away.
   [[nodiscard]] std::uint64_t recorded_bytes_max() const {
     return std::max<std::uint64_t>(geometry.journal_size_bytes / 16, 16 * kKiB);
@@ -223,19 +196,5 @@ Result<std::uint64_t> commit_recorded(Volume::State& state);
 
 [[nodiscard]] std::uint64_t random_u64();
 [[nodiscard]] std::unique_ptr<Inspector> make_inspector(Volume::State& state);
-
-// Microseconds between calls of lap().
-class Stopwatch {
- public:
-  std::uint64_t lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count();
-    last_ = now;
-    return static_cast<std::uint64_t>(us);
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace kvslot

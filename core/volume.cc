@@ -320,7 +320,8 @@ std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) c
 }
 
 void Volume::State::update_checkpoint_reserve() {
-  if (!checkpoint_running && is_outgrown(previous_runs, checkpoint_slots(0))) {
+  if (!checkpoint_running && !is_superblock_uncertain &&
+      is_outgrown(previous_runs, checkpoint_slots(0))) {
     for (const SlotRun run : previous_runs) slots.give_back(run);
     previous_runs.clear();
   }
@@ -334,30 +335,6 @@ Result<void> Volume::State::admit_image_bytes(std::uint64_t more_bytes) {
     return fail(Errc::kNoSpace, "no room to checkpoint another key", ENOSPC);
   }
   return {};
-}
-
-std::vector<SlotRun> Volume::State::runs_of(std::span<const Extent> extents) const {
-  std::vector<SlotRun> runs;
-  for (const Extent& extent : extents) {
-    const auto first = static_cast<std::uint32_t>(slot_of(extent.device_block));
-    const auto last_block =
-        extent.device_block +
-        static_cast<std::uint32_t>(units_of(extent.size_bytes, kBlockSizeBytes)) - 1;
-    const auto end = static_cast<std::uint32_t>(slot_of(last_block)) + 1;
-    if (!runs.empty()) {
-      SlotRun& previous = runs.back();
-      const std::uint32_t previous_end =
-          static_cast<std::uint32_t>(previous.first) + previous.count;
-      const bool adjoins =
-          first <= previous_end && first >= static_cast<std::uint32_t>(previous.first);
-      if (adjoins) {
-        previous.count = std::max(previous_end, end) - static_cast<std::uint32_t>(previous.first);
-        continue;
-      }
-    }
-    runs.push_back({SlotId{first}, end - first});
-  }
-  return runs;
 }
 
 void Volume::State::doom_extents(std::span<const Extent> extents, std::uint64_t sequence) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/superblocks.h"
+#include "tests/support/check_report.h"
 #include "tests/support/recovery_fixture.h"
 
 namespace kvslot::testing {
@@ -216,6 +218,36 @@ TEST_F(RecoveryFaultsTest, WhatIsFoundAfterAFailedFlushIsThereAfterPowerLoss) {
           EXPECT_EQ(keys(), shown);
         }
       }
+    }
+  }
+}
+
+// Of the superblock that ends a checkpoint one copy is written and one fails; the slots that it
+// names are needed by the next checkpoint, during which power is lost.
+TEST_F(RecoveryFaultsTest, ASuperblockThatWasWrittenInPartNamesNoSlotsThatWereUsedAgain) {
+  bool is_over = false;
+  for (std::uint64_t step = 0; !is_over && !HasFailure(); ++step) {
+    SCOPED_TRACE("power lost after operation " + std::to_string(step));
+    open(make_device(16 * kMiB, 1 << 20));
+    put_durably("a", 10);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(volume_->checkpoint());
+    while (volume_->space().free_blocks > volume_->geometry().blocks_per_slot())
+      put_durably("ballast" + std::to_string(volume_->space().free_blocks), 10);
+    device_->add_fault({.kind = OperationKind::kWrite,
+                        .offset_bytes = superblock_offsets(device_->info().size_bytes)[2],
+                        .size_bytes = kBlockSizeBytes});
+    EXPECT_FALSE(volume_->checkpoint());
+    device_->clear_faults();
+    expect_slots_accounted(*volume_);
+    device_->crash_after_operations(step);
+    is_over = volume_->checkpoint() && !device_->is_crashed();
+    const std::shared_ptr<SimulatedDevice> left = device_;
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      auto survivor = left->survivor(seed, seed == 0 ? CrashMode::kAll : CrashMode::kRandom);
+      EXPECT_THAT(errors_of(check(*survivor)), ::testing::IsEmpty()) << "seed " << seed;
+      ASSERT_NO_FATAL_FAILURE(open(std::move(survivor)));
+      expect_value("a", 10);
+      expect_slots_accounted(*volume_);
     }
   }
 }
