@@ -72,10 +72,34 @@ class ChunkStream {
   bool is_whole_ = false;
 };
 
+// Attempts behind the checkpoint that a later opening went by were not completed before it, and may
+// hold what it had cut off. Nothing where no superblock tells.
+class GivenUp {
+ public:
+  GivenUp(const Found& found, const Superblock* superblock) {
+    if (superblock == nullptr || superblock->current.manifest_slot == kNoSlot) return;
+    opening_rank_ = epoch_rank(superblock->current.replay_from.epoch);
+    const Geometry& geometry = superblock->geometry;
+    const std::uint64_t offset =
+        geometry.slots_offset_bytes +
+        std::uint64_t{superblock->current.manifest_slot} * geometry.slot_size_bytes;
+    for (const auto& [attempt, manifests] : found.manifests)
+      if (manifests.first_at == offset) current_ = attempt;
+  }
+  [[nodiscard]] bool contains(const Attempt& attempt) const {
+    return current_ && attempt > *current_ && attempt.rank < opening_rank_;
+  }
+
+ private:
+  std::optional<Attempt> current_;
+  std::uint64_t opening_rank_ = 0;
+};
+
 // The first chunk of the newest attempt of which every manifest and chunk was found; null where
 // there is none.
-const FoundChunk* newest_whole(const Found& found) {
+const FoundChunk* newest_whole(const Found& found, const GivenUp& given_up) {
   for (auto it = found.manifests.rbegin(); it != found.manifests.rend(); ++it) {
+    if (given_up.contains(it->first)) continue;
     const auto count = it->second.chunk_count();
     const auto chunks = std::ranges::equal_range(found.chunks, it->first, {}, &FoundChunk::attempt);
     if (!count || chunks.empty()) continue;
@@ -135,13 +159,15 @@ Rebuilt rebuild_state(Device& device, const Found& found, const Superblock* supe
       rebuilt.removed.erase(static_cast<std::uint64_t>(set->image.object));
     state.apply(std::move(record), 0);
   };
-  const FoundChunk* const whole = newest_whole(found);
+  const GivenUp given_up(found, superblock);
+  const FoundChunk* const whole = newest_whole(found, given_up);
   rebuilt.has_checkpoint = whole != nullptr;
   ChunkStream stream(apply);
   const Buffer buffer = Buffer::from_heap(kChunkSizeBytesMax);
   for (const FoundChunk& chunk : found.chunks) {
-    if (whole != nullptr && chunk.attempt < whole->attempt)
-      continue;  // what it says may have been removed since
+    // What older ones say may have been removed since.
+    if (whole != nullptr && chunk.attempt < whole->attempt) continue;
+    if (given_up.contains(chunk.attempt)) continue;
     const Bytes bytes = buffer.first(chunk.size_bytes);
     if (!read_device(device, chunk.offset_bytes, bytes)) continue;
     const auto header = peek_chunk_header(bytes);

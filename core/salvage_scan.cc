@@ -50,7 +50,7 @@ class StructureScan {
         for_each_block(device_, on_progress, [&](std::uint64_t offset, ConstBytes block) {
           take_journal_block(offset, block);
           take_chunk(offset, block);
-          take_manifest(block);
+          take_manifest(offset, block);
           take_trailer(offset, block);
         });
     std::ranges::sort(found_.chunks, {}, [](const FoundChunk& chunk) {
@@ -96,12 +96,13 @@ class StructureScan {
                                .size_bytes = header->size_bytes});
   }
 
-  void take_manifest(ConstBytes block) {
+  void take_manifest(std::uint64_t offset, ConstBytes block) {
     const auto manifest = decode_manifest(block, uuid_);
     if (!manifest) return;
     FoundManifests& all = found_.manifests[Attempt(manifest->checkpoint_sequence, manifest->epoch)];
     all.entries_of[manifest->index] = manifest->entries.size();
     if (manifest->next_slot == kNoSlot) all.last = manifest->index;
+    if (manifest->index == 0) all.first_at = offset;
   }
 
   void take_trailer(std::uint64_t offset, ConstBytes block) {

@@ -50,6 +50,7 @@ struct FoundTrailer {
 struct FoundManifests {
   std::map<std::uint32_t, std::size_t> entries_of;  // by index
   std::optional<std::uint32_t> last;                // index of the one that names no next
+  std::optional<std::uint64_t> first_at;            // offset of number 0
   [[nodiscard]] std::optional<std::size_t> chunk_count() const;
 };
 

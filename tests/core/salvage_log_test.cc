@@ -198,6 +198,31 @@ TEST(SalvageLog, ChunksOfAnInterruptedAttemptAreNotMixedIntoAnother) {
   EXPECT_EQ(report.notes.size(), 3);
 }
 
+// Power was lost when an image was complete and its superblock was not, and the blocks whose
+// effects it holds went with it: the next opening went by the checkpoint before.
+TEST(SalvageLog, ACheckpointThatALaterOpeningDidNotGoByDoesNotCount) {
+  PlantedStore store;
+  const std::uint64_t before = epoch_after(0, 0);
+  store.begin_epoch(before, 1);
+  store.superblock.current.sequence = 4;
+  const std::vector<std::byte> root = store.stream;
+  store.add_file(2, "given up", 10);
+  store.write_checkpoint(50);
+  store.superblock.current.sequence = 3;
+  store.stream = root;
+  store.add_file(3, "kept", 11);
+  store.write_checkpoint();
+  store.begin_epoch(epoch_after(before, 0), 1);
+  store.write_block({PlantedStore::file(4, 1, "lost", {store.value(4, 12, "lost")})});
+  store.write_block({PlantedStore::file(5, 1, "behind", {store.value(5, 13, "behind")})}, 1);
+  store.write_superblocks();
+  store.device.flip_bit(store.superblock.geometry.journal_offset_bytes + 70, 1);
+  MemorySink sink;
+  const SalvageReport report = salvage(store.device, sink);
+  EXPECT_FALSE(report.metadata_whole);
+  EXPECT_EQ(sink.whole, (Values{{"kept", "value of kept"}, {"behind", "behind"}}));
+}
+
 TEST(SalvageLog, LaterEpochsRankHigherAndRandomOnesTellNothing) {
   std::uint64_t epoch = 0x1234567890abcdef;
   EXPECT_EQ(epoch_rank(epoch), 0);
