@@ -1,14 +1,18 @@
 // A whole image: checked, opened read-only and for writing, listed, every value read, changed,
-// closed and opened again. The records are free, everything around them is sealed.
+// closed and opened again, repaired, and salvaged, with its superblock and without. The records are
+// free, everything around them is sealed.
 #include <kvslot/admin.h>
 #include <kvslot/volume.h>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <random>
 #include <string>
 
+#include "core/layout.h"
+#include "core/records.h"
 #include "tests/fuzz/support/image_input.h"
 #include "tests/fuzz/support/require.h"
 #include "tests/support/snapshot.h"
@@ -127,6 +131,93 @@ void open_and_close(std::unique_ptr<SimulatedDevice> device, const Opened& as_re
   expect_same(found, look(**again), "what was closed comes back");
 }
 
+bool may_be_mended(const CheckFinding& finding) { return finding.remedy == Remedy::kRepair; }
+
+// Repair leaves what opens as it is, writes nothing over what it cannot mend, and ends.
+void repair(std::unique_ptr<SimulatedDevice> device, const CheckReport& before,
+            const Opened& as_read) {
+  const std::uint64_t found = device->fingerprint();
+  const auto repaired = repair_device(*device, {});
+  if (!before.opens)
+    require(repaired.has_value() && device->fingerprint() == found,
+            "what contradicts itself is not written to");
+  if (!repaired) return;
+  const bool has_room = std::ranges::none_of(repaired->done, [](const std::string& line) {
+    return line.find("no room") != std::string::npos;  // all slots are quarantined or in use
+  });
+  require(
+      !has_room || !before.opens || std::ranges::none_of(repaired->after.findings, may_be_mended),
+      "what can be mended is mended", first_error(repaired->after));
+  if (as_read.opened && before.opens) {
+    const Opened after = open_read_only(*device);
+    require(after.opened, "a repaired store opens", after.error.step);
+    expect_same(as_read, after, "repair changes nothing that is seen");
+  }
+  const auto again = repair_device(*device, {});
+  require(again && (again->done.empty() || !has_room), "nothing is left to repair",
+          again ? first_error(again->after) : again.error().step);
+}
+
+// Takes what is salvaged, and judges what a folder would be asked for.
+class JudgingSink final : public SalvageSink {
+ public:
+  Result<void> begin(const SalvagedFile& file) override {
+    require(!is_open_ && !file.path.empty(), "one file after the other, each with a name");
+    is_open_ = true;
+    path_.clear();
+    for (const std::string& component : file.path) {
+      require(is_valid_name(component), "every part of a path is a name", component);
+      path_ += (path_.empty() ? "" : "/") + component;
+    }
+    size_bytes_ = file.size_bytes;
+    is_file_ = file.kind == NodeKind::kFile;
+    value_.assign(std::min(size_bytes_, kKeptBytesMax), '\0');
+    return {};
+  }
+  Result<void> write(std::uint64_t offset_bytes, ConstBytes bytes) override {
+    require(is_open_ && is_file_ && offset_bytes <= size_bytes_ &&
+                bytes.size() <= size_bytes_ - offset_bytes,
+            "bytes are inside their file", path_);
+    if (offset_bytes < value_.size())
+      std::memcpy(value_.data() + offset_bytes, bytes.data(),
+                  std::min(bytes.size(), value_.size() - offset_bytes));
+    return {};
+  }
+  Result<void> end(Salvaged outcome) override {
+    require(is_open_, "each end has a beginning");
+    is_open_ = false;
+    if (is_file_ && outcome == Salvaged::kWhole && whole.size() < kFilesMax)
+      whole.emplace(path_, std::move(value_));
+    return {};
+  }
+
+  static constexpr std::uint64_t kKeptBytesMax = 64 * kKiB;
+  static constexpr std::size_t kFilesMax = 2000;
+  std::map<std::string, std::string> whole;  // the beginning of each value
+
+ private:
+  bool is_open_ = false;
+  bool is_file_ = false;
+  std::string path_, value_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+void salvage(SimulatedDevice& device, bool was_clean, const Opened& as_read) {
+  JudgingSink sink;
+  const auto report = salvage_device(device, sink, {});
+  require(device.counters().writes == 0, "salvage writes nothing");
+  if (!was_clean) return;
+  require(report && report->complete, "all of a clean store can be salvaged");
+  for (const auto& [key, entry] : *as_read.snapshot) {
+    if (entry.kind != NodeKind::kFile || !entry.value) continue;
+    const auto salvaged = sink.whole.find(key);
+    require(salvaged != sink.whole.end() || sink.whole.size() == JudgingSink::kFilesMax,
+            "every key of a clean store comes out", key);
+    if (salvaged != sink.whole.end())
+      require(entry.value->starts_with(salvaged->second), "with its value", key);
+  }
+}
+
 void run(ConstBytes bytes) {
   const ImageInput input = ImageInput::parse(bytes);
   const auto device = input.build();
@@ -141,6 +232,12 @@ void run(ConstBytes bytes) {
             bad.empty() ? std::string() : bad[0]);
   }
   open_and_close(copy_of(*device), as_read, was_clean, (input.flags & ImageInput::kChanges) != 0);
+  if (report) repair(copy_of(*device), *report, as_read);
+  salvage(*copy_of(*device), was_clean, as_read);
+  const std::vector<std::byte> zeros(kBlockSizeBytes);
+  for (const std::uint64_t offset : superblock_offsets(kFuzzImageBytes))
+    device->poke(offset, zeros);
+  salvage(*copy_of(*device), false, as_read);
 }
 
 // ---- Mutation record by record ----

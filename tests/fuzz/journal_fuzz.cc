@@ -1,32 +1,17 @@
 // A ring with any bytes in it, read as a chain: block by block with true checksums where a header
 // stands, so that sizes and sequences are judged and not the checksum.
-#include <kvslot/admin.h>
-
 #include <algorithm>
 
 #include "core/journal.h"
 #include "core/superblocks.h"
+#include "tests/fuzz/support/formatted_image.h"
 #include "tests/fuzz/support/require.h"
 #include "tests/support/seal.h"
-#include "tests/support/simulated_device.h"
 
 namespace kvslot::testing {
 namespace {
 
-constexpr std::uint64_t kDeviceBytes = 16 * kMiB;
 constexpr JournalPosition kStart = {.epoch = 9, .offset_bytes = 0, .sequence = 1};
-
-const SimulatedDevice& base_device() {
-  static const auto device = [] {
-    auto made =
-        std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{.size_bytes = kDeviceBytes});
-    FormatOptions options;
-    options.seed = 7;
-    require(format_device(*made, options).has_value(), "an image can be formatted");
-    return made;
-  }();
-  return *device;
-}
 
 // Each block-sized part of the input that begins like a block is sealed as far as it says it
 // reaches; a flag in the first byte of the input also makes the chain of hashes true.
@@ -48,7 +33,7 @@ void seal_ring(Bytes ring, const Uuid& uuid, bool links) {
 
 void run(ConstBytes bytes) {
   if (bytes.empty()) return;
-  const auto device = base_device().survivor(1, CrashMode::kAll);
+  const auto device = formatted_image();
   const Geometry geometry = read_superblock(*device)->geometry;
   const bool links = (bytes[0] & std::byte{1}) != std::byte{0};
   const std::size_t size = std::min<std::size_t>(bytes.size() - 1, 256 * kKiB);

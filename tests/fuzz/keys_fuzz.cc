@@ -6,25 +6,14 @@
 #include <set>
 #include <string>
 
+#include "tests/fuzz/support/formatted_image.h"
 #include "tests/fuzz/support/require.h"
-#include "tests/support/simulated_device.h"
 #include "tests/support/snapshot.h"
 
 namespace kvslot::testing {
 namespace {
 
 constexpr std::size_t kStepsMax = 64;
-
-const SimulatedDevice& base_device() {
-  static const auto device = [] {
-    auto made = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{.size_bytes = 16 * kMiB});
-    FormatOptions options;
-    options.seed = 7;
-    require(format_device(*made, options).has_value(), "an image can be formatted");
-    return made;
-  }();
-  return *device;
-}
 
 bool put(Volume& volume, std::string_view key) {
   ContentChange change;
@@ -80,7 +69,7 @@ void step(Volume& volume, std::string_view line) {
 }
 
 void run(std::string_view text) {
-  auto device = base_device().survivor(1, CrashMode::kAll);
+  auto device = formatted_image();
   SimulatedDevice& raw = *device;
   Snapshot before;
   std::unique_ptr<SimulatedDevice> left;

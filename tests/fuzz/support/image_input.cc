@@ -1,8 +1,6 @@
 // See image_input.h.
 #include "tests/fuzz/support/image_input.h"
 
-#include <kvslot/admin.h>
-
 #include <algorithm>
 #include <iterator>
 
@@ -10,7 +8,6 @@
 #include "core/layout.h"
 #include "core/records.h"
 #include "core/superblocks.h"
-#include "tests/fuzz/support/require.h"
 #include "tests/support/seal.h"
 
 namespace kvslot::testing {
@@ -36,13 +33,7 @@ constexpr Places kLargePlaces = {0, 1, 3, 4};
 // Formatted, and with bytes in all that values may take.
 const SimulatedDevice& base_device(bool large_slots) {
   const auto make = [](std::uint32_t slot_size_bytes) {
-    auto device = std::make_unique<SimulatedDevice>(
-        SimulatedDeviceOptions{.size_bytes = kFuzzImageBytes, .seed = 1});
-    FormatOptions options;
-    options.slot_size_bytes = slot_size_bytes;
-    options.seed = 7;
-    const auto geometry = format_device(*device, options);
-    require(geometry.has_value(), "an image can be formatted");
+    auto device = format_image(slot_size_bytes);
     std::vector<std::byte> bytes(64 * kKiB);
     for (std::size_t i = 0; i < bytes.size(); ++i)
       bytes[i] = static_cast<std::byte>(i * 7 + i / 256);

@@ -9,11 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "tests/support/simulated_device.h"
+#include "tests/fuzz/support/formatted_image.h"
 
 namespace kvslot::testing {
-
-inline constexpr std::uint64_t kFuzzImageBytes = 16 * kMiB;
 
 // A number written over a field of a header, before it is sealed.
 struct HeaderPatch {
