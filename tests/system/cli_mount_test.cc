@@ -6,6 +6,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <vector>
 
 #include "tests/support/attached_image.h"
 #include "tests/support/command.h"
@@ -26,6 +28,7 @@ using testing::fingerprint;
 using testing::MountGuard;
 using testing::run_kvslot;
 using testing::run_shell;
+using testing::Words;
 
 class CliMountTest : public ::testing::Test {
  protected:
@@ -97,11 +100,18 @@ TEST_F(CliMountTest, AMountedStoreIsRefusedByEverythingElse) {
   const MountGuard mount(directory_.path("mnt"));
   const MountGuard other(directory_.path("other"));
   expect_ok(run_kvslot({"mount", path, mount.path()}));
-  expect_refused(run_kvslot({"mount", path, other.path()}), 1, path);
-  expect_refused(run_kvslot({"put", path, "key"}, "x"), 1, path);
-  expect_refused(run_kvslot({"ls", path}), 1, path);
-  expect_refused(run_kvslot({"fsck", path}), 8, path);
-  expect_refused(run_kvslot({"format", path, "--force"}), 1, path);
+  // At the same time, as each gives the other holder some seconds to let go.
+  std::vector<std::future<void>> refusals;
+  const auto expect_refusal = [&](int exit_code, const Words& words) {
+    refusals.push_back(std::async(std::launch::async,
+                                  [=] { expect_refused(run_kvslot(words), exit_code, path); }));
+  };
+  expect_refusal(1, {"mount", path, other.path()});
+  expect_refusal(1, {"put", path, "key"});
+  expect_refusal(1, {"ls", path});
+  expect_refusal(8, {"fsck", path});
+  expect_refusal(1, {"format", path, "--force"});
+  for (auto& refusal : refusals) refusal.get();
   EXPECT_TRUE(std::filesystem::exists(mount.path("dir/key")));
   expect_ok(run_kvslot({"unmount", mount.path()}));
 }

@@ -126,14 +126,14 @@ int open_memory_as_equal(pid_t pid) {
 
 TEST_F(DaemonTest, ItsMemoryCannotBeDumped) {
   const MountGuard mount(directory_.path("mnt"));
-  ASSERT_EQ(run_kvslot({"mount", image_, mount.path()}).exit_code, 0);
+  ASSERT_EQ(testing::run_mount(image_, mount.path()).exit_code, 0);
   EXPECT_EQ(open_memory_as_equal(server_of(mount.path())), EACCES);
   EXPECT_EQ(run_kvslot({"unmount", mount.path()}).exit_code, 0);
 }
 
 TEST_F(DaemonTest, AMountIsMadeWithoutSetuidAndDevices) {
   const MountGuard mount(directory_.path("mnt"));
-  ASSERT_EQ(run_kvslot({"mount", image_, mount.path()}).exit_code, 0);
+  ASSERT_EQ(testing::run_mount(image_, mount.path()).exit_code, 0);
   const std::string mounts = run_shell("grep -F \" $1 \" /proc/self/mounts", {mount.path()}).out;
   EXPECT_NE(mounts.find("nosuid,nodev"), std::string::npos) << mounts;
   EXPECT_NE(mounts.find("default_permissions"), std::string::npos) << mounts;
@@ -153,8 +153,8 @@ TEST_F(DaemonTest, ASignalTakesDownItsOwnMountWhereverItsPathLeadsNow) {
   const MountGuard other_mount(other + "/mnt");
   const std::string other_image = directory_.path("other.img");
   ASSERT_EQ(run_kvslot({"format", other_image, "--size", "16M"}).exit_code, 0);
-  ASSERT_EQ(run_kvslot({"mount", image_, mount.path()}).exit_code, 0);
-  ASSERT_EQ(run_kvslot({"mount", other_image, other_mount.path()}).exit_code, 0);
+  ASSERT_EQ(testing::run_mount(image_, mount.path()).exit_code, 0);
+  ASSERT_EQ(testing::run_mount(other_image, other_mount.path()).exit_code, 0);
   const DaemonProcess server(mount.path());
 
   std::filesystem::rename(above, moved);

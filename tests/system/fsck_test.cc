@@ -201,7 +201,7 @@ TEST_F(FsckSalvageTest, WhatIsNoStoreIsRefused) {
 TEST_F(FsckSalvageTest, SymbolicLinksAreMadeAndNeverFollowed) {
   if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   const testing::MountGuard guard(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path_, guard.path()}));
+  expect_ok(testing::run_mount(path_, guard.path()));
   expect_ok(run_shell("ln -s /etc/passwd \"$1/link\" && ln -s .. \"$1/dir/up\"", {guard.path()}));
   expect_ok(run_kvslot({"unmount", guard.path()}));
   expect_ok(salvage());
@@ -221,7 +221,7 @@ std::string listing_of(const std::string& folder) {
 TEST_F(FsckSalvageTest, ModesOwnersTimesAndAttributesComeOutAsTheyWere) {
   if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   const testing::MountGuard guard(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path_, guard.path()}));
+  expect_ok(testing::run_mount(path_, guard.path()));
   const std::string& root = guard.path();
   expect_ok(
       run_shell("cd \"$1\" && mkdir -p closed/in && echo v >closed/in/file && "
@@ -260,7 +260,7 @@ TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
   const std::string image = directory.path("store.img");
   expect_ok(run_kvslot({"format", image, "--size", "64M"}));
   const testing::MountGuard guard(directory.path("mnt"));
-  expect_ok(run_kvslot({"mount", image, guard.path()}));
+  expect_ok(testing::run_mount(image, guard.path()));
   expect_ok(testing::run_shell(
       "cd \"$1\" && mkdir d && for i in $(seq 50); do echo $i >d/$i; done && sync d && rm d/7",
       {guard.path()}));

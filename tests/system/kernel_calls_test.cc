@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/descriptor.h"
 #include "tests/support/engine.h"
 #include "tests/support/mounted_store.h"
 
@@ -67,35 +68,6 @@ class Watchdog {
   std::jthread thread_;
 };
 
-class File {
- public:
-  File(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0700)) {
-    EXPECT_GE(fd_, 0) << path << ": " << std::strerror(errno);
-  }
-  ~File() { close(); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  operator int() const { return fd_; }  // NOLINT: stands for the descriptor
-  void close() {
-    if (fd_ >= 0) {
-      EXPECT_EQ(::close(fd_), 0) << std::strerror(errno);
-    }
-    fd_ = -1;
-  }
-  void write(std::string_view bytes) const {
-    EXPECT_EQ(::pwrite(fd_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()))
-        << std::strerror(errno);
-  }
-  // Nothing of it stays in the kernel: the next access comes to the daemon.
-  void forget_pages() const {
-    EXPECT_EQ(::fsync(fd_), 0);
-    EXPECT_EQ(::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED), 0);
-  }
-
- private:
-  int fd_;
-};
-
 class Mapping {
  public:
   Mapping(int fd, std::size_t size, int kind)
@@ -131,8 +103,8 @@ class KernelCalls : public ::testing::TestWithParam<const char*> {
   [[nodiscard]] std::string path(const std::string& name) const { return store_->path(name); }
   // A durable file of which the kernel has no page.
   void make_cold(const std::string& name, std::string_view bytes) const {
-    const File file(path(name), O_RDWR | O_CREAT | O_TRUNC);
-    file.write(bytes);
+    const Descriptor file(path(name), O_RDWR | O_CREAT | O_TRUNC);
+    file.write_at(0, bytes);
     file.forget_pages();
   }
 
@@ -143,12 +115,12 @@ class KernelCalls : public ::testing::TestWithParam<const char*> {
 TEST_P(KernelCalls, ASharedMappingOutlivesItsDescriptorAndIsStored) {
   const std::string value = value_of(1, kSize);
   {
-    File file(path("mapped"), O_RDWR | O_CREAT);
+    Descriptor file(path("mapped"), O_RDWR | O_CREAT);
     ASSERT_EQ(::ftruncate(file, kSize), 0);
     const Mapping mapping(file, kSize, MAP_SHARED);
     std::memcpy(mapping.data(), value.data(), kSize / 2);
     ASSERT_EQ(::msync(mapping.data(), kSize, MS_SYNC), 0);
-    file.close();
+    EXPECT_EQ(file.close(), 0);
     std::memcpy(mapping.data() + kSize / 2, value.data() + kSize / 2, kSize / 2);
   }
   EXPECT_EQ(store_->content("mapped"), value);
@@ -161,7 +133,7 @@ TEST_P(KernelCalls, APrivateMappingChangesNothing) {
   const std::string value = value_of(1, kSize);
   make_cold("private", value);
   {
-    const File file(path("private"), O_RDWR);
+    const Descriptor file(path("private"), O_RDWR);
     const Mapping mapping(file, kSize, MAP_PRIVATE);
     std::memset(mapping.data(), 'x', kSize / 2);
     EXPECT_EQ(mapping.bytes().substr(kSize / 2), std::string_view(value).substr(kSize / 2));
@@ -172,11 +144,11 @@ TEST_P(KernelCalls, APrivateMappingChangesNothing) {
 TEST_P(KernelCalls, AWriteFaultsInItsSourceFromTheSameMount) {
   const std::string value = value_of(2, kSize);
   make_cold("source", value);
-  const File source(path("source"), O_RDWR);
+  const Descriptor source(path("source"), O_RDWR);
   const Mapping mapping(source, kSize, MAP_SHARED);
   {
-    const File copy(path("copy"), O_RDWR | O_CREAT);
-    copy.write(mapping.bytes());
+    const Descriptor copy(path("copy"), O_RDWR | O_CREAT);
+    copy.write_at(0, mapping.bytes());
   }
   EXPECT_EQ(store_->content("copy"), value);
   source.forget_pages();
@@ -188,13 +160,13 @@ TEST_P(KernelCalls, AWriteFaultsInItsSourceFromTheSameMount) {
 TEST_P(KernelCalls, DirectTransfersUseMappedPagesOfTheSameMount) {
   const std::string value = value_of(3, kSize);
   make_cold("buffer", value);
-  const File buffer(path("buffer"), O_RDWR);
+  const Descriptor buffer(path("buffer"), O_RDWR);
   const Mapping mapping(buffer, kSize, MAP_SHARED);
-  const File direct(path("direct"), O_RDWR | O_CREAT | O_DIRECT);
-  direct.write(mapping.bytes());
+  const Descriptor direct(path("direct"), O_RDWR | O_CREAT | O_DIRECT);
+  direct.write_at(0, mapping.bytes());
   const std::string other = value_of(4, kSize);
   make_cold("other", other);
-  const File source(path("other"), O_RDWR | O_DIRECT);
+  const Descriptor source(path("other"), O_RDWR | O_DIRECT);
   EXPECT_EQ(::pread(source, mapping.data(), kSize, 0), static_cast<ssize_t>(kSize));
   EXPECT_EQ(::msync(mapping.data(), kSize, MS_SYNC), 0);
   EXPECT_EQ(store_->content("direct"), value);
@@ -231,7 +203,7 @@ TEST_P(KernelCalls, CachesAreDroppedAndTheFileSystemSyncedUnderLoad) {
       --running;
     });
   }
-  const File root(store_->root(), O_RDONLY | O_DIRECTORY);
+  const Descriptor root(store_->root(), O_RDONLY | O_DIRECTORY);
   for (int drops = 0; running > 0; ++drops) {
     EXPECT_EQ(::syncfs(root), 0);
     EXPECT_EQ(::fsync(root), 0);
@@ -313,13 +285,13 @@ TEST_P(KernelCalls, AStoreLivesInAStore) {
   const Watchdog watchdog(inner.root());
   const std::string value = value_of(5, 3 * kSize);
   {
-    const File file(inner.path("file"), O_RDWR | O_CREAT);
-    file.write(value);
+    const Descriptor file(inner.path("file"), O_RDWR | O_CREAT);
+    file.write_at(0, value);
     file.forget_pages();
     const Mapping mapping(file, value.size(), MAP_SHARED);
     EXPECT_EQ(mapping.bytes(), value);
-    const File copy(path("copy"), O_RDWR | O_CREAT);  // from the inner store to the outer one
-    copy.write(mapping.bytes());
+    const Descriptor copy(path("copy"), O_RDWR | O_CREAT);  // from the inner store to the outer one
+    copy.write_at(0, mapping.bytes());
   }
   EXPECT_EQ(store_->content("copy"), value);
   inner.expect_sound();
@@ -342,8 +314,8 @@ TEST_P(KernelCalls, AProcessKilledInAnFsyncLeavesNothingBehind) {
   MountedStore inner("32M", GetParam(), path("inner.img"));
   const Watchdog watchdog(inner.root());
   {
-    const File before(inner.path("before"), O_RDWR | O_CREAT);
-    before.write("before");
+    const Descriptor before(inner.path("before"), O_RDWR | O_CREAT);
+    before.write_at(0, "before");
     EXPECT_EQ(::fsync(before), 0);
   }
   const StoppedDaemon device(*store_);
@@ -362,10 +334,10 @@ TEST_P(KernelCalls, AProcessKilledInAnFsyncLeavesNothingBehind) {
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFSIGNALED(status));
-  const File root(inner.root(), O_RDONLY | O_DIRECTORY);
+  const Descriptor root(inner.root(), O_RDONLY | O_DIRECTORY);
   EXPECT_EQ(::fsync(root), 0);
   std::string found(6, '\0');
-  const File killed(file_path, O_RDONLY);
+  const Descriptor killed(file_path, O_RDONLY);
   EXPECT_EQ(::pread(killed, found.data(), found.size(), 0), 5);
   EXPECT_EQ(::unlink(file_path.c_str()), 0);
 }

@@ -16,11 +16,13 @@
 
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
+#include "tests/support/descriptor.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot {
 namespace {
 
+using testing::Descriptor;
 using testing::extents_of;
 using testing::MountedStore;
 using testing::StoredExtent;
@@ -28,28 +30,9 @@ using testing::StoredExtent;
 constexpr std::size_t kPageSizeBytes = 4096;
 constexpr std::string_view kSecret = "KVSECRET";
 
-class Fd {
- public:
-  Fd(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
-    EXPECT_GE(fd_, 0) << path;
-  }
-  ~Fd() { ::close(fd_); }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  operator int() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-void fill(int fd, off_t offset, std::size_t size, char byte) {
-  const std::string bytes(size, byte);
-  ASSERT_EQ(::pwrite(fd, bytes.data(), size, offset), static_cast<ssize_t>(size));
-}
-
 // The whole pages of a file as a mapping shows them: what lies behind its end, too.
 std::string mapped(const std::string& path) {
-  const Fd fd(path, O_RDONLY);
+  const Descriptor fd(path, O_RDONLY);
   const off_t end = ::lseek(fd, 0, SEEK_END);
   if (end <= 0) return {};
   const std::size_t size =
@@ -68,37 +51,39 @@ struct Expected {
 };
 
 std::vector<Expected> make_files(const MountedStore& store) {
-  const auto open = [&](const char* name) { return Fd(store.path(name), O_RDWR | O_CREAT); };
-  fill(open("short"), 0, 10, 'x');
-  fill(open("sparse"), 300'000, 1, 'x');
+  const auto zeros = [](std::size_t size) { return std::string(size, '\0'); };
+  const auto written = [](std::size_t size) { return std::string(size, 'x'); };
+  const auto open = [&](const char* name) {
+    return Descriptor(store.path(name), O_RDWR | O_CREAT);
+  };
+  open("short").write_at(0, written(10));
+  open("sparse").write_at(300'000, written(1));
   {
-    const Fd fd = open("cut");
-    fill(fd, 0, 140'000, 'x');
+    const Descriptor fd = open("cut");
+    fd.write_at(0, written(140'000));
     EXPECT_EQ(::fsync(fd), 0);
     EXPECT_EQ(::ftruncate(fd, 131'080), 0);
     EXPECT_EQ(::ftruncate(fd, 150'000), 0);
   }
   {
-    const Fd fd = open("cut and committed");
-    fill(fd, 0, 9000, 'x');
+    const Descriptor fd = open("cut and committed");
+    fd.write_at(0, written(9000));
     EXPECT_EQ(::ftruncate(fd, 10), 0);
     EXPECT_EQ(::fsync(fd), 0);
     EXPECT_EQ(::ftruncate(fd, 9000), 0);
   }
   EXPECT_EQ(::fallocate(open("reserved"), 0, 0, 200'000), 0);
   {
-    const Fd fd = open("reserved and written");
+    const Descriptor fd = open("reserved and written");
     EXPECT_EQ(::fallocate(fd, 0, 0, 200'000), 0);
-    fill(fd, 100'000, 1, 'x');
+    fd.write_at(100'000, written(1));
   }
   {
-    const Fd fd = open("punched");
-    fill(fd, 0, 300'000, 'x');
+    const Descriptor fd = open("punched");
+    fd.write_at(0, written(300'000));
     EXPECT_EQ(::fsync(fd), 0);
     EXPECT_EQ(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 5000, 280'000), 0);
   }
-  const auto zeros = [](std::size_t size) { return std::string(size, '\0'); };
-  const auto written = [](std::size_t size) { return std::string(size, 'x'); };
   return {{"short", written(10)},
           {"sparse", zeros(300'000) + 'x'},
           {"cut", written(131'080) + zeros(150'000 - 131'080)},
@@ -156,11 +141,12 @@ std::set<std::uint64_t> spread_secret(MountedStore& store) {
   std::set<std::uint64_t> blocks;
   for (int round = 0; round < 2; ++round) {
     {
-      std::vector<std::unique_ptr<Fd>> files;  // what is open stays in memory while there is any
+      std::vector<std::unique_ptr<Descriptor>>
+          files;  // what is open stays in memory while there is any
       for (int i = 0; i < kFiles; ++i) {
-        files.push_back(std::make_unique<Fd>(store.path("secret" + std::to_string(i)),
-                                             O_WRONLY | O_CREAT | O_TRUNC));
-        EXPECT_EQ(::write(*files.back(), secrets.data(), secrets.size()), std::ssize(secrets));
+        files.push_back(std::make_unique<Descriptor>(store.path("secret" + std::to_string(i)),
+                                                     O_WRONLY | O_CREAT | O_TRUNC));
+        EXPECT_EQ(files.back()->write(secrets), std::ssize(secrets));
       }
     }
     store.shell("sync $M");

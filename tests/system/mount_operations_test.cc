@@ -20,37 +20,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/descriptor.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot::testing {
 namespace {
-
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags, mode_t mode = 0644)
-      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
-    EXPECT_GE(fd_, 0) << path << ": " << std::strerror(errno);
-  }
-  ~Descriptor() { close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  operator int() const { return fd_; }  // NOLINT: stands for the descriptor
-  int close() {
-    const int result = fd_ >= 0 ? ::close(fd_) : 0;
-    fd_ = -1;
-    return result;
-  }
-  ssize_t write(const std::string& text) const { return ::write(fd_, text.data(), text.size()); }
-  [[nodiscard]] std::string read(std::size_t size, off_t offset = 0) const {
-    std::string text(size, '\0');
-    const ssize_t count = ::pread(fd_, text.data(), size, offset);
-    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
-    return text;
-  }
-
- private:
-  int fd_;
-};
 
 struct stat stat_of(const std::string& path) {
   struct stat status{};
@@ -92,7 +66,7 @@ TEST_F(MountOperationsTest, AShorterOverwriteLeavesNoTail) {
 
 TEST_F(MountOperationsTest, ATruncationByPathReachesAnOpenDescriptor) {
   const Descriptor file(path("p"), O_RDWR | O_CREAT);
-  file.write(std::string(9000, 'x'));
+  file.write_at(0, std::string(9000, 'x'));
   ASSERT_EQ(::truncate(path("p").c_str(), 100), 0);
   struct stat status{};
   ASSERT_EQ(::fstat(file, &status), 0);
@@ -122,10 +96,10 @@ TEST_F(MountOperationsTest, AnOpenRightAfterACloseWorksThoughTheReleaseHasNotCom
 TEST_F(MountOperationsTest, OpenFilesOutliveTheirNames) {
   ASSERT_EQ(::mkdir(path("q").c_str(), 0755), 0);
   Descriptor file(path("q/f"), O_RDWR | O_CREAT);
-  file.write("still");
+  file.write_at(0, "still");
   ASSERT_EQ(::unlink(path("q/f").c_str()), 0);
   EXPECT_EQ(::rmdir(path("q").c_str()), 0) << std::strerror(errno);
-  file.write(" here");
+  file.write_at(5, " here");
   EXPECT_EQ(file.read(100), "still here");
   struct stat status{};
   ASSERT_EQ(::fstat(file, &status), 0);
@@ -271,7 +245,7 @@ TEST_F(MountOperationsTest, TimesCanBeSetInAllWays) {
 
 TEST_F(MountOperationsTest, BlocksAreCountedRightAndDoNotChangeAtTheCommit) {
   Descriptor file(path("f"), O_RDWR | O_CREAT);
-  file.write(std::string(300'000, 'x'));
+  file.write_at(0, std::string(300'000, 'x'));
   const struct stat dirty = stat_of(path("f"));
   EXPECT_GE(dirty.st_blocks * 512, dirty.st_size);
   EXPECT_EQ(dirty.st_blksize, 4096);
@@ -413,16 +387,6 @@ TEST(MountLifeTest, AFullStoreRefusesWholeAndRecoversByRemoval) {
   store.remount();
   EXPECT_EQ(store.content("old"), "precious\n");
   store.shell("cmp $T/ten $M/ten");
-  store.expect_sound();
-}
-
-TEST(MountLifeTest, AValueLargerThanStagingMemoryPassesThrough) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-  MountedStore store("400M", "staging=16M");
-  store.shell("head -c 200M /dev/urandom >$T/big; cp $T/big $M/big; cmp $T/big $M/big");
-  EXPECT_LE(store.stat("staging_bytes_max"), 16U << 20);
-  store.remount();
-  store.shell("cmp $T/big $M/big");
   store.expect_sound();
 }
 

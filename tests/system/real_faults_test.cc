@@ -424,8 +424,8 @@ class RealEnds : public RealFaults, public ::testing::WithParamInterface<const c
 
 TEST_P(RealEnds, SigtermInAStormOfOpensLosesNothingThatWasClosed) {
   format(image_, "64M");
-  BackgroundCommand daemon(
-      {KVSLOT_BINARY, "mount", "-f", "--ready-fd", "1", image_, mount_.path(), "-o", options()});
+  BackgroundCommand daemon({KVSLOT_BINARY, "mount", "-f", "--ready-fd", "1", image_, mount_.path(),
+                            "-o", "deadline=3600," + options()});
   ASSERT_EQ(daemon.read_line(), "R");
   OpenStorm storm(mount_.path());
   ASSERT_EQ(::kill(daemon.pid(), SIGTERM), 0);

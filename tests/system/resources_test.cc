@@ -273,9 +273,9 @@ int overwrite(const MountedStore& store, int files, std::size_t size_bytes, char
 // again.
 TEST_F(ResourcesTest, ManyLivesOfAFullStoreLoseNoSlot) {
   MountedStore store("16M", "staging=8M");
-  constexpr int kFiles = 100;
-  constexpr std::size_t kSizeBytes = 200'000;  // a third more than there is space for
-  const std::uint64_t lives = number_from("KVSLOT_RESOURCES_LIVES", 4);
+  constexpr int kFiles = 30;
+  constexpr std::size_t kSizeBytes = 700'000;  // a third more than there is space for
+  const std::uint64_t lives = number_from("KVSLOT_RESOURCES_LIVES", 2);
   for (std::uint64_t life = 0; life < lives && !HasFailure(); ++life) {
     SCOPED_TRACE(::testing::Message() << "life " << life);
     EXPECT_GT(overwrite(store, kFiles, kSizeBytes, 'a'), 0);
