@@ -49,7 +49,7 @@ TEST_F(FilesystemTest, AStatusNeverGoesBackToBeforeAnEarlierWrite) {
       std::this_thread::yield();
     }
   });
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     Handle handle = store_.open(node);
     EXPECT_TRUE(store_.write(handle, written, "y"));
     ++written;

@@ -81,14 +81,14 @@ TEST_F(MountOperationsTest, AReaderSeesWhatIsAppendedThroughAnotherDescriptor) {
 
 TEST_F(MountOperationsTest, CreatingAndRemovingInALoopNeverRaces) {
   store().shell(
-      "for i in $(seq 200); do echo x >$M/e && rm $M/e && : >$M/e && rm $M/e || exit 1; done");
+      "for i in $(seq 60); do echo x >$M/e && rm $M/e && : >$M/e && rm $M/e || exit 1; done");
   EXPECT_EQ(store().shell("ls -A $M"), "");
 }
 
 TEST_F(MountOperationsTest, AnOpenRightAfterACloseWorksThoughTheReleaseHasNotCome) {
-  EXPECT_EQ(store().shell("for i in $(seq 200); do echo $i >$M/k || exit 1; read j <$M/k; "
+  EXPECT_EQ(store().shell("for i in $(seq 60); do echo $i >$M/k || exit 1; read j <$M/k; "
                           "[ $i = $j ] || exit 1; done; cat $M/k"),
-            "200\n");
+            "60\n");
 }
 
 // ---- Names

@@ -137,7 +137,7 @@ TEST_F(ResourcesTest, OpeningAndClosingLeavesNothing) {
   for (std::uint64_t i = 0; i < kFiles; ++i) {
     put(store.path(std::to_string(i)), std::string(5000, 'x'));
   }
-  expect_no_growth(store, number_from("KVSLOT_RESOURCES_OPENS", 3000), [&](std::uint64_t i) {
+  expect_no_growth(store, number_from("KVSLOT_RESOURCES_OPENS", 1500), [&](std::uint64_t i) {
     const std::string path = store.path(std::to_string(i % kFiles));
     if (i % 8 == 0) return put(path, std::to_string(i));
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | (i % 8 == 1 ? O_DIRECT : 0));
@@ -153,7 +153,7 @@ TEST_F(ResourcesTest, CreatingAndRemovingLeavesNothing) {
   MountedStore store("32M", "staging=8M");
   put(store.path("kept"), "kept");
   ASSERT_EQ(::mkdir(store.path("dir").c_str(), 0755), 0);
-  expect_no_growth(store, number_from("KVSLOT_RESOURCES_CREATES", 3000), [&](std::uint64_t i) {
+  expect_no_growth(store, number_from("KVSLOT_RESOURCES_CREATES", 1500), [&](std::uint64_t i) {
     const std::string path = store.path("dir/a name of some length " + std::to_string(i));
     put(path, std::to_string(i));
     if (i % 16 == 0) {

@@ -1,4 +1,6 @@
 // FUSE over io_uring, where answers come from other threads than those that take the requests.
+//
+// KVSLOT_TRANSPORT_ROUNDS   of each of the 32 writers (60)
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/environment.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/uring_transport.h"
 
@@ -43,12 +46,12 @@ TEST(Transport, EveryAnswerOverIoUringReachesItsOwnRequest) {
   if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   if (const std::string why = why_no_uring_transport(); !why.empty()) GTEST_SKIP() << why;
   constexpr int kWriters = 32;
-  constexpr int kRounds = 300;
+  const int rounds = static_cast<int>(number_from("KVSLOT_TRANSPORT_ROUNDS", 60));
   MountedStore store("256M", "transport=uring");
   std::atomic<int> wrong = 0;
   std::vector<std::jthread> writers;
   for (int number = 0; number < kWriters; ++number)
-    writers.emplace_back([&, number] { keep_files(store.root(), number, kRounds, wrong); });
+    writers.emplace_back([&, number] { keep_files(store.root(), number, rounds, wrong); });
   writers.clear();
   EXPECT_EQ(wrong, 0);
   store.expect_sound();
