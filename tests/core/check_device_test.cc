@@ -319,6 +319,22 @@ TEST(CheckDevice, TwoWindowsOfAValueInOneSlotAreFound) {
   expect_error(store.device, "slot 10 is owned twice, by 'a' and 'a'");
 }
 
+TEST(CheckDevice, OfManySlotsWithTwoOwnersTheFirstAreNamedAndTheRestCounted) {
+  Planted store;
+  const std::string piece(kExtentSizeBytesMax, 'p');
+  for (const std::uint64_t object : {2, 3}) {
+    std::vector<Extent> extents;
+    for (std::uint32_t i = 0; i < 10; ++i)
+      extents.push_back(store.value(object, 100 + i * 32, piece, i * 32));
+    store.add(Planted::file(object, 1, object == 2 ? "a" : "b", std::move(extents)));
+  }
+  store.write();
+  const auto errors = errors_of(check(store.device, false));
+  ASSERT_EQ(errors.size(), 257U);
+  EXPECT_THAT(errors.front(), HasSubstr("slot 100 is owned twice, by 'a' and 'b'"));
+  EXPECT_THAT(errors.back(), HasSubstr("64 more slots have two owners"));
+}
+
 TEST(CheckDevice, ACheckpointInAQuarantinedSlotIsFound) {
   Planted store;
   store.add(QuarantineSlots{{SlotId{1}, 1}});

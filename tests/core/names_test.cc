@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/put_changes.h"
@@ -236,6 +238,90 @@ TEST_F(NamesTest, AHiddenFileIsGoneOnceItsHiderMovesOn) {
   flush_and_crash();
   EXPECT_THAT(names(), ElementsAre("b"));
   EXPECT_EQ(get("b"), "value");
+}
+
+// What hides `name` when the first commit of the file there fails, which it was hidden during.
+class FailedFirstCommit : public NamesTest {
+ protected:
+  NodeId hide_during_commit(NodeId node, std::string_view name) {
+    const NodeId hider = create(NodeId::kRoot, "hider");
+    harness_.device().hold(OperationKind::kWrite);
+    Result<void> committed;
+    std::thread committer([&] { committed = commit(node, "never stored"); });
+    harness_.device().wait_until_held(1);
+    EXPECT_EQ(rename("hider", name), 0);
+    harness_.device().add_fault({.kind = OperationKind::kWrite, .error = ENOSPC});
+    harness_.device().release();
+    committer.join();
+    harness_.device().clear_faults();
+    EXPECT_FALSE(committed);
+    EXPECT_FALSE(volume().is_read_only());
+    return hider;
+  }
+};
+
+TEST_F(FailedFirstCommit, LeavesTheOldValueUntilTheHiderIsCommitted) {
+  put("a", "old");
+  const NodeId node = create(NodeId::kRoot, "new");
+  EXPECT_EQ(rename("new", "a"), 0);
+  hide_during_commit(node, "a");
+  expect_slots_accounted(volume());
+  flush_and_crash();
+  EXPECT_EQ(get("a"), "old");
+  EXPECT_THAT(names(), ElementsAre("a"));
+}
+
+TEST_F(FailedFirstCommit, LetsTheHiderReplaceTheOldValue) {
+  put("a", "old");
+  const NodeId node = create(NodeId::kRoot, "new");
+  EXPECT_EQ(rename("new", "a"), 0);
+  const NodeId hider = hide_during_commit(node, "a");
+  EXPECT_TRUE(commit(hider, "hider's"));
+  flush_and_crash();
+  EXPECT_EQ(get("a"), "hider's");
+  EXPECT_THAT(names(), ElementsAre("a"));
+  expect_slots_accounted(volume());
+}
+
+TEST_F(FailedFirstCommit, LeavesNothingWhereNothingWasStored) {
+  const NodeId node = create(NodeId::kRoot, "a");
+  const NodeId hider = hide_during_commit(node, "a");
+  expect_slots_accounted(volume());
+  EXPECT_TRUE(commit(hider, "hider's"));
+  EXPECT_EQ(remove("a"), 0);
+  flush_and_crash();
+  EXPECT_THAT(names(), IsEmpty());
+  EXPECT_EQ(harness_.stat("slots_live"), 0U);
+}
+
+// --- What is no name, or not that kind of node.
+
+TEST_F(NamesTest, WhatCannotBeIsRefusedAndMakesNothing) {
+  const auto error_of = [](const auto& result) { return result ? 0 : to_errno(result.error()); };
+  const NodeId file = create(NodeId::kRoot, "file");
+  const std::string longest(kNameSizeBytesMax, 'n');
+  for (const auto& [name, error] :
+       std::vector<std::pair<std::string, int>>{{"", EINVAL},
+                                                {".", EINVAL},
+                                                {"..", EINVAL},
+                                                {"a/b", EINVAL},
+                                                {std::string(1, 0), EINVAL},
+                                                {longest + "n", ENAMETOOLONG}}) {
+    EXPECT_EQ(error_of(volume().create(NodeId::kRoot, name, NodeKind::kFile, {})), error) << name;
+    EXPECT_EQ(rename("file", name), error) << name;
+  }
+  EXPECT_EQ(error_of(volume().lookup(NodeId::kRoot, longest + "n")), ENAMETOOLONG);
+  const auto link = [&](std::string_view target) {
+    return error_of(volume().create(NodeId::kRoot, "link", NodeKind::kSymlink, {}, target));
+  };
+  EXPECT_EQ(link(""), ENAMETOOLONG);
+  EXPECT_EQ(link(std::string(kSymlinkSizeBytesMax + 1, 't')), ENAMETOOLONG);
+  EXPECT_EQ(error_of(volume().create(file, "below", NodeKind::kFile, {})), ENOTDIR);
+  EXPECT_EQ(error_of(volume().list(file, 0, 10)), ENOTDIR);
+  EXPECT_EQ(error_of(volume().symlink_target(file)), EINVAL);
+  EXPECT_EQ(error_of(volume().read(NodeId::kRoot, 0, 10)), EISDIR);
+  EXPECT_THAT(names(), ElementsAre("file"));
+  EXPECT_EQ(link(std::string(kSymlinkSizeBytesMax, 't')), 0);
 }
 
 // --- Listing.

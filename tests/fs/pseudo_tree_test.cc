@@ -395,6 +395,38 @@ TEST_F(PseudoTreeTest, ScrubRunsReportsAndIsStopped) {
   EXPECT_EQ(columns.at(7), "0");        // corrupt
 }
 
+TEST_F(PseudoTreeTest, AScrubOfALostDeviceSaysWhyItEnded) {
+  testing::StoreHarness harness;
+  ASSERT_TRUE(harness.store().put("key", testing::bytes_of(testing::value_of(1, 200'000))));
+  PseudoTree tree(harness.volume(), {.names_are_private = false,
+                                     .config = {},
+                                     .stats = {},
+                                     .live_node = {},
+                                     .deadline_seconds = {},
+                                     .set_deadline_seconds = {},
+                                     .scrub_bytes_per_second = 0});
+  const auto node = tree.lookup(kControlDirectoryNode, "scrub");
+  ASSERT_TRUE(node);
+  const auto run = [&] {
+    EXPECT_TRUE((*tree.open(node->node, true))->write("1"));
+    while (true) {
+      Lines columns = columns_of(lines_of(read_all(**tree.open(node->node, false))).at(1));
+      if (columns.at(0) != "running") return columns;
+      std::this_thread::yield();
+    }
+  };
+  harness.device().add_fault({.kind = testing::OperationKind::kRead, .error = ENODEV});
+  const Lines failed = run();
+  EXPECT_EQ(failed.at(0), "failed");
+  EXPECT_EQ(failed.at(7), "0") << "what was not read is not corrupt";
+  EXPECT_EQ(failed.at(9), "the device is lost (ENODEV)");
+  harness.device().clear_faults();
+  const Lines again = run();
+  EXPECT_EQ(again.at(0), "done");
+  EXPECT_EQ(again.at(5), "200000");
+  EXPECT_EQ(again.at(9), "-");
+}
+
 TEST_F(PseudoTreeTest, DeadlineIsShownAndChanged) {
   std::uint32_t seconds = 30;
   PseudoTree tree(store_->volume(),
