@@ -30,6 +30,8 @@ constexpr std::size_t kVainTurnsPerChange = 128;
 constexpr std::size_t kVainTurnsMin = 32;
 constexpr std::size_t kVainTurnsMinUnawaited = 256;
 constexpr std::size_t kVainTurnsMax = 512;
+// And for how long at most: each turn of a process that others come before may take long.
+constexpr std::chrono::milliseconds kSteppedBackMax{5};
 // Asynchronous puts wait while more than this is queued.
 constexpr std::uint64_t kQueuedBytesMax = 256 << 20;
 // Changes that have gathered enough.
@@ -137,8 +139,10 @@ struct Batcher::State {
     const std::size_t vain_max =
         std::clamp(kVainTurnsPerChange * (last_batch - std::min<std::size_t>(last_batch, 1)), least,
                    kVainTurnsMax);
+    const Clock::time_point until = Clock::now() + kSteppedBackMax;
     std::size_t vain = 0;
-    while (vain < vain_max && queue.size() < kGatheredMax && queued_bytes < kGatheredBytesMax) {
+    while (vain < vain_max && Clock::now() < until && queue.size() < kGatheredMax &&
+           queued_bytes < kGatheredBytesMax) {
       const std::size_t before = queue.size();
       mutex.unlock();
       std::this_thread::yield();
