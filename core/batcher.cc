@@ -2,6 +2,7 @@
 // batch; the flusher makes batches durable, one flush for everybody who waits, while the committer
 // writes the next; the checkpointer empties the journal in the background.
 #include <kvslot/batcher.h>
+#include <kvslot/check.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +15,6 @@
 #include <thread>
 #include <utility>
 
-#include <kvslot/check.h>
 #include "core/put_changes.h"
 
 namespace kvslot {

@@ -151,7 +151,7 @@ class DeviceCheck {
     CheckLoader loader(device_, superblock_, state);
     if (!load(loader)) return;
     report_.journal_blocks = loader.journal_blocks();
-    report_.clean = superblock_.clean;
+    report_.closed = superblock_.clean;
     for (const std::string& oddity : loader.oddities()) findings_.repairable(oddity);
     if (loader.obstacle()) findings_.error(*loader.obstacle());
     remark_crash(loader);

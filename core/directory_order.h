@@ -4,12 +4,12 @@
 // Used by core/index.*.
 #pragma once
 
+#include <kvslot/check.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include <kvslot/check.h>
 
 namespace kvslot {
 

@@ -137,7 +137,7 @@ Result<StoreInfo> read_store_info(Device& device) {
                    .format_version = kFormatVersion,
                    .sequence = superblock->sequence,
                    .epoch = superblock->current.replay_from.epoch,
-                   .clean = superblock->clean,
+                   .closed = superblock->clean,
                    .checkpoint_size_bytes = superblock->current.stream_bytes,
                    .key_count = superblock->current.node_count,
                    .checkpoint_written_ns = superblock->current.written_ns,

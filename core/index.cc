@@ -1,12 +1,11 @@
 // The index: entries in chunks that never move, names in shards, directories in order.
 #include "core/index.h"
 
+#include <kvslot/check.h>
 #include <xxh_x86dispatch.h>
 
 #include <algorithm>
 #include <cstring>
-
-#include <kvslot/check.h>
 
 namespace kvslot {
 

@@ -1,9 +1,10 @@
 // Placement in the ring, and the reader that recovery and check share with nobody else.
 #include "core/journal.h"
 
+#include <kvslot/check.h>
+
 #include <algorithm>
 
-#include <kvslot/check.h>
 #include "core/device_io.h"
 
 namespace kvslot {

@@ -2,13 +2,13 @@
 // format and check.
 #include "core/layout.h"
 
+#include <kvslot/check.h>
 #include <xxh_x86dispatch.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include <kvslot/check.h>
 #include "core/codec.h"
 
 namespace kvslot {

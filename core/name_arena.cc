@@ -1,9 +1,9 @@
 // The name store of the index.
 #include "core/name_arena.h"
 
-#include <cstring>
-
 #include <kvslot/check.h>
+
+#include <cstring>
 
 namespace kvslot {
 namespace {

@@ -39,7 +39,7 @@ bool is_repairable(const CheckFinding& finding) { return finding.remedy == Remed
 bool is_left(const CheckFinding& finding) { return finding.remedy == Remedy::kSalvage; }
 
 bool needs_writing(const CheckReport& report) {
-  return !report.clean || report.stale_superblocks != 0 ||
+  return !report.closed || report.stale_superblocks != 0 ||
          std::ranges::any_of(report.findings, is_repairable);
 }
 

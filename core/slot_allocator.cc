@@ -1,11 +1,11 @@
 // The slot bitmap and what waits to return to it.
 #include "core/slot_allocator.h"
 
+#include <kvslot/check.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-
-#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

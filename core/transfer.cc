@@ -1,10 +1,10 @@
 // The policy on short transfers and retries (design: failures of the device).
 #include "core/transfer.h"
 
+#include <kvslot/check.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <kvslot/check.h>
 
 namespace kvslot {
 namespace {

@@ -1,10 +1,11 @@
 // Feeds a batch to an io_uring and reaps every completion of it. Called by uring_engine.
 #include "core/uring_ring.h"
 
+#include <kvslot/check.h>
+
 #include <array>
 #include <cerrno>
 
-#include <kvslot/check.h>
 #include "core/posix_engine.h"
 
 namespace kvslot {

@@ -51,7 +51,7 @@ void set_capabilities(const Capabilities& wanted) {
 
 }  // namespace
 
-void drop_privileges() {
+void give_up_capabilities() {
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   const Capabilities before = capabilities();
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);

@@ -12,12 +12,12 @@ namespace kvslot {
 // is setuid, and keeps the ability to. No core dump, and no debugger of the same user, shows its
 // memory.
 //   threads  holds for the calling thread and those it starts later: call it before any is started
-void drop_privileges();
+void give_up_capabilities();
 
 // Whether this thread could mount without fusermount3.
 [[nodiscard]] bool may_mount();
 
-// What drop_privileges() kept is in effect for this thread while one of these lives.
+// What give_up_capabilities() kept is in effect for this thread while one of these lives.
 class RaisedPrivileges {
  public:
   RaisedPrivileges();

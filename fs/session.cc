@@ -185,7 +185,7 @@ std::expected<void, Complaint> MountedSession::open() {
     }
   }
   device_->retire_threads();
-  drop_privileges();  // threads inherit what is left, so all of them are started after it
+  give_up_capabilities();  // threads inherit what is left, so all of them are started after it
   start_threads();
   return {};
 }

@@ -155,7 +155,7 @@ int run_info(const std::string& path) {
   line("UUID", to_string(geometry.uuid));
   line("label", geometry.label.empty() ? "-" : escape_key(geometry.label));
   line("format version", fmt::format("{}", info->format_version));
-  line("state", info->clean ? "clean" : "not closed; the next mount recovers it");
+  line("state", info->closed ? "clean" : "not closed; the next mount recovers it");
   line("size", size_text(geometry.size_bytes));
   line("slot size", size_text(geometry.slot_size_bytes));
   line("slots", fmt::format("{}", geometry.slot_count));

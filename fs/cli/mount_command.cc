@@ -73,7 +73,7 @@ std::expected<void, Complaint> check_closed(const std::string& device_path) {
         "closed cleanly; see to the device and run 'kvslot fsck'",
         info.error().step, errno_suffix(info.error().os_errno)));
   }
-  if (info->clean) return {};
+  if (info->closed) return {};
   return std::unexpected(
       "unmounted, but the store was not closed cleanly; what was synced is safe, and the next "
       "mount recovers it");

@@ -1,4 +1,5 @@
-// Making a store, and checking one without trusting the code that wrote it.
+// Making a store, and what is done to one that is not open: checking it without trusting the code
+// that wrote it, repairing it, taking out what is whole. Called by the commands.
 #pragma once
 
 #include <kvslot/clock.h>
@@ -34,7 +35,7 @@ struct StoreInfo {
   std::uint32_t format_version = 0;
   std::uint64_t sequence = 0;  // of the superblock
   std::uint64_t epoch = 0;
-  bool clean = false;
+  bool closed = false;  // cleanly; false: in use, or what a crash left
   std::uint64_t checkpoint_size_bytes = 0;
   std::uint64_t key_count = 0;  // in the checkpoint
   TimestampNs checkpoint_written_ns = 0;
@@ -50,7 +51,7 @@ enum class Remedy : std::uint8_t {
 };
 
 struct CheckFinding {
-  bool is_error = true;  // false: a remark, the store is clean
+  bool is_error = true;  // false: a remark on what is no damage
   std::string what;      // one line: what is wrong, where, and what it means
   Remedy remedy = Remedy::kNone;
 };
@@ -62,7 +63,7 @@ struct CheckReport {
   bool damaged = false;
   bool opens = true;                    // for writing; not where its structure contradicts itself
   std::uint32_t stale_superblocks = 0;  // copies older than the newest
-  bool clean = true;  // closed; false: what a crash leaves, the next opening replays the journal
+  bool closed = true;  // cleanly; false: what a crash leaves, the next opening replays the journal
 };
 
 struct CheckOptions {

@@ -48,7 +48,7 @@ struct VolumeOptions {
   // Unflushed bytes that force a flush, so that recovery has a bounded tail to verify.
   std::uint64_t unflushed_bytes_max = 256 * kMiB;
   std::uint64_t seed = 0;  // of epochs; 0: from the system's random source
-  WallClock clock = {};    // of every time that is stored
+  WallClock clock = {};  // of times that no caller gave: of checkpoints, faults, and changed names
 };
 
 struct BatcherOptions {

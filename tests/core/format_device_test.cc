@@ -88,7 +88,7 @@ TEST_F(FormatTest, InfoTellsWhatWasChosen) {
   EXPECT_EQ(info->geometry.label, "a label");
   EXPECT_EQ(info->geometry.slot_size_bytes, 65536U);
   EXPECT_EQ(info->geometry.size_bytes, 16 * kMiB);
-  EXPECT_TRUE(info->clean);
+  EXPECT_TRUE(info->closed);
   EXPECT_EQ(info->key_count, 0U);
   EXPECT_EQ(to_string(info->geometry.uuid).size(), 36U);
 }

@@ -151,9 +151,9 @@ TEST_F(RecoveryTest, EverySlotCanBeUsedAfterACrashBetweenReserveAndCommit) {
 TEST_F(RecoveryTest, AfterACleanCloseNothingIsReplayedAndNothingIsRewritten) {
   put("a");
   ASSERT_TRUE(volume_->close());
-  EXPECT_TRUE(read_store_info(*device_)->clean);
+  EXPECT_TRUE(read_store_info(*device_)->closed);
   crash();
-  EXPECT_FALSE(read_store_info(*device_)->clean) << "in use";
+  EXPECT_FALSE(read_store_info(*device_)->closed) << "in use";
   EXPECT_EQ(stat("checkpoints"), 0U);
   EXPECT_THAT(keys(), ElementsAre("a"));
   expect_value("a");
