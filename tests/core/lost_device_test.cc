@@ -271,47 +271,5 @@ TEST_F(LostDeviceTest, InflightShowsWhereAPutIsAndWhoWaits) {
   EXPECT_TRUE(volume_->inspector().inflight().empty());
 }
 
-TEST_F(LostDeviceTest, AWindowThatWasGivenUpIsNoFaultToItsReader) {
-  const auto node = volume_->create(NodeId::kRoot, "file", NodeKind::kFile, {}, {}, true);
-  ASSERT_TRUE(node);
-  ContentChange change = change_for_put(*volume_, {}, bytes_of(value_of(1, 5000)));
-  change.key = {};
-  change.node = node->node;
-  change.place_only = true;
-  volume_->commit({&change, 1});
-  ASSERT_TRUE(change.result);
-  ASSERT_EQ(change.placed.size(), 1U);
-  EXPECT_TRUE(volume_->read_placed(node->node, change.placed[0], 0, 5000));
-  volume_->discard_placed(change.placed);
-  for (int i = 0; i < 5000; ++i)  // until its slots have other bytes
-    ASSERT_TRUE(put_key(*volume_, "other", value_of(2, 5000)));
-  const auto read = volume_->read_placed(node->node, change.placed[0], 0, 5000);
-  ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().code, Errc::kNotFound);
-  EXPECT_TRUE(operations().empty());
-  EXPECT_EQ(stat_of(*volume_, "checksum_failures"), 0U);
-  EXPECT_TRUE(volume_->flush());
-}
-
-TEST_F(LostDeviceTest, APlacedWindowIsReadAfterItsCommitToo) {
-  const auto node = volume_->create(NodeId::kRoot, "file", NodeKind::kFile, {}, {}, true);
-  const std::string value = value_of(1, 5000);
-  ContentChange placing = change_for_put(*volume_, {}, bytes_of(value));
-  placing.key = {};
-  placing.node = node->node;
-  placing.place_only = true;
-  volume_->commit({&placing, 1});
-  ContentChange commit;
-  commit.node = node->node;
-  commit.size_bytes = 5000;
-  commit.whole = true;
-  commit.placed = placing.placed;
-  volume_->commit({&commit, 1});
-  ASSERT_TRUE(commit.result);
-  const auto read = volume_->read_placed(node->node, placing.placed[0], 0, 5000);
-  ASSERT_TRUE(read);
-  EXPECT_EQ(text_of(*read), value);
-}
-
 }  // namespace
 }  // namespace kvslot::testing

@@ -32,26 +32,19 @@ constexpr double kTimesAMapMax = 8.0;
 constexpr std::uint64_t kNameBytes = 16;
 
 // A file device that does not write values: a million of them would only heat the disk.
-class ValuelessDevice final : public Device {
+class ValuelessDevice final : public BorrowedDevice {
  public:
-  ValuelessDevice(std::unique_ptr<Device> device, std::uint64_t slots_offset_bytes)
-      : device_(std::move(device)), slots_offset_bytes_(slots_offset_bytes) {}
+  ValuelessDevice(std::shared_ptr<Device> device, std::uint64_t slots_offset_bytes)
+      : BorrowedDevice(std::move(device)), slots_offset_bytes_(slots_offset_bytes) {}
   void run(std::span<IoRequest> requests) override {
     for (IoRequest& request : requests) {
       const bool is_value =
           request.op == IoOp::kWrite && request.offset_bytes >= slots_offset_bytes_;
-      if (!is_value) device_->run({&request, 1});
+      if (!is_value) BorrowedDevice::run({&request, 1});
     }
   }
-  [[nodiscard]] Result<void> flush() override { return device_->flush(); }
-  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
-    device_->discard(offset_bytes, size_bytes);
-  }
-  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
-  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
 
  private:
-  const std::unique_ptr<Device> device_;
   const std::uint64_t slots_offset_bytes_;
 };
 

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "core/put_changes.h"
 #include "core/superblocks.h"
 #include "tests/support/engine.h"
 #include "tests/support/environment.h"
@@ -176,92 +175,6 @@ TEST_F(TornTail, TheFirstTornPutEndsTheLogAndAllBeforeItAreWhole) {
     tear(mask, 0);
     tear(0, mask);
     tear(mask, mask * 167 % kAll);
-  }
-}
-
-// ---- Bytes that nothing names.
-
-TEST(Padding, WhatLiesBesideTheBytesThatCountIsNeverRead) {
-  TracedStore store(12);
-  store.open(make_device(16 * kMiB));
-  for (int i = 0; i < 30; ++i) store.put("k" + std::to_string(i), 700 * i + 1);
-  store.checkpoint();
-  store.put_in_pieces("large", 300'001);
-  store.put("last", 10, true);
-  const Geometry geometry = store.volume().geometry();
-  SimulatedDevice& device = store.device();
-  const std::vector<std::byte> poison(2 * kBlockSizeBytes, std::byte{0xA5});
-  // The slack behind every value, its trailer included.
-  for (const std::string& key : store.model().files()) {
-    const auto record = store.volume().inspector().node(store.volume().find(key)->node);
-    for (const Extent& extent : record->extents) {
-      const std::uint64_t at =
-          std::uint64_t{extent.device_block} * kBlockSizeBytes + extent.size_bytes;
-      device.poke(at, ConstBytes(poison).first(round_up(at, kBlockSizeBytes) - at));
-    }
-  }
-  // Free slots, and the ring ahead of the head.
-  std::uint32_t cursor = 0;
-  for (auto records = store.volume().inspector().slots(cursor); !records.empty();
-       records = store.volume().inspector().slots(cursor)) {
-    for (const SlotRecord& record : records) {
-      if (record.state != SlotState::kFree) continue;
-      for (std::uint32_t i = 0; i < std::min(record.run.count, 500U); ++i)
-        device.poke(
-            geometry.slots_offset_bytes +
-                (static_cast<std::uint64_t>(record.run.first) + i) * geometry.slot_size_bytes,
-            ConstBytes(poison).first(geometry.slot_size_bytes));
-    }
-  }
-  const std::uint64_t head = store.volume().inspector().journal().head_offset_bytes;
-  for (std::uint64_t at = head; at + kBlockSizeBytes <= geometry.journal_size_bytes;
-       at += kBlockSizeBytes)
-    device.poke(geometry.journal_offset_bytes + at, ConstBytes(poison).first(kBlockSizeBytes));
-  for (const std::uint64_t beside : superblock_offsets(geometry.size_bytes))
-    if (beside % (64 * kKiB) == 0) device.poke(beside + kBlockSizeBytes, poison);
-  store.compare_live();
-  ASSERT_TRUE(store.open(device.survivor(1, CrashMode::kNone)));
-  store.compare();
-  store.patch("k29", 40'000, true);
-  ASSERT_TRUE(store.open(store.device().survivor(1, CrashMode::kNone)));
-  store.compare();
-}
-
-// ---- Limits.
-
-TEST(Limits, AsManyKeysOfTheLongestNameAsThereIsRoomForComeBack) {
-  TracedStore store(13);
-  store.open(make_device(16 * kMiB));
-  bool is_full = false;
-  std::size_t stored = 0;
-  while (!is_full) {
-    std::vector<std::string> names;
-    std::vector<ContentChange> changes;
-    for (int i = 0; i < 500; ++i) {
-      std::string number = std::to_string(stored + static_cast<std::size_t>(i));
-      names.push_back(std::string(255 - number.size(), 'n') + number);
-    }
-    for (const std::string& name : names)
-      changes.push_back(change_for_put(store.volume(), name, {}));
-    store.volume().commit(changes);
-    for (const ContentChange& change : changes) {
-      stored += change.result.has_value() ? 1 : 0;
-      is_full |= !change.result;
-      if (!change.result) {
-        ASSERT_EQ(change.result.error().code, Errc::kNoSpace);
-      }
-    }
-  }
-  EXPECT_GT(stored, 15'000U);
-  ASSERT_TRUE(store.volume().checkpoint());
-  ASSERT_TRUE(store.volume().flush());
-  for (const bool clean : {false, true}) {
-    if (clean) {
-      ASSERT_TRUE(store.volume().close());
-    }
-    ASSERT_TRUE(store.open(store.device().survivor(1, CrashMode::kNone)));
-    EXPECT_EQ(stat_of(store.volume(), "nodes"), stored);
-    expect_slots_accounted(store.volume());
   }
 }
 

@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/put_changes.h"
 #include "tests/support/engine.h"
+#include "tests/support/traced_store.h"
 
 namespace kvslot::testing {
 namespace {
@@ -207,6 +209,42 @@ TEST_F(StoreSpaceTest, NoFailureLeaksSlotsOrKeysInFlight) {
     expect_sums();
   }
   EXPECT_EQ(harness_.stat("slots_live"), 0U);
+}
+
+TEST(StoreSpace, AsManyKeysOfTheLongestNameAsThereIsRoomForComeBack) {
+  TracedStore store(13);
+  store.open(make_device(16 * kMiB));
+  bool is_full = false;
+  std::size_t stored = 0;
+  while (!is_full) {
+    std::vector<std::string> names;
+    std::vector<ContentChange> changes;
+    for (int i = 0; i < 500; ++i) {
+      std::string number = std::to_string(stored + static_cast<std::size_t>(i));
+      names.push_back(std::string(255 - number.size(), 'n') + number);
+    }
+    for (const std::string& name : names)
+      changes.push_back(change_for_put(store.volume(), name, {}));
+    store.volume().commit(changes);
+    for (const ContentChange& change : changes) {
+      stored += change.result.has_value() ? 1 : 0;
+      is_full |= !change.result;
+      if (!change.result) {
+        ASSERT_EQ(change.result.error().code, Errc::kNoSpace);
+      }
+    }
+  }
+  EXPECT_GT(stored, 15'000U);
+  ASSERT_TRUE(store.volume().checkpoint());
+  ASSERT_TRUE(store.volume().flush());
+  for (const bool clean : {false, true}) {
+    if (clean) {
+      ASSERT_TRUE(store.volume().close());
+    }
+    ASSERT_TRUE(store.open(store.device().survivor(1, CrashMode::kNone)));
+    EXPECT_EQ(stat_of(store.volume(), "nodes"), stored);
+    expect_slots_accounted(store.volume());
+  }
 }
 
 }  // namespace

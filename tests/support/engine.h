@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/borrowed_device.h"
 #include "tests/support/simulated_device.h"
 
 namespace kvslot::testing {
@@ -37,22 +38,6 @@ Result<void> put_key(Volume& volume, std::string_view key, std::string_view valu
 // Every slot is free, or has an owner that is a key, a checkpoint or an unlinked file, or waits
 // for a flush, or is quarantined; and the counts of `stats` say the same.
 void expect_slots_accounted(Volume& volume);
-
-// A device that somebody else keeps, so that it outlives the store on it.
-class BorrowedDevice final : public Device {
- public:
-  explicit BorrowedDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  void run(std::span<IoRequest> requests) override { device_->run(requests); }
-  [[nodiscard]] Result<void> flush() override { return device_->flush(); }
-  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
-    device_->discard(offset_bytes, size_bytes);
-  }
-  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
-  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
-
- private:
-  const std::shared_ptr<Device> device_;
-};
 
 // A store over a device in memory, which stays at hand.
 class StoreHarness {

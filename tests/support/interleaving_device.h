@@ -2,8 +2,6 @@
 // thread could do just then. One thread, so one seed gives one interleaving, always the same.
 #pragma once
 
-#include <kvslot/device.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -12,6 +10,8 @@
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "tests/support/borrowed_device.h"
 
 namespace kvslot::testing {
 
@@ -24,12 +24,12 @@ struct PausedCall {
 };
 
 // Threads: as the device below; the callback runs on the thread that called.
-class InterleavingDevice final : public Device {
+class InterleavingDevice final : public BorrowedDevice {
  public:
   using Meanwhile = std::function<void(const PausedCall& call)>;
 
   InterleavingDevice(std::shared_ptr<Device> device, Meanwhile meanwhile)
-      : device_(std::move(device)), meanwhile_(std::move(meanwhile)) {}
+      : BorrowedDevice(std::move(device)), meanwhile_(std::move(meanwhile)) {}
 
   void run(std::span<IoRequest> requests) override {
     PausedCall call{.kind = PausedCall::Kind::kRead,
@@ -39,24 +39,18 @@ class InterleavingDevice final : public Device {
       call.offset_bytes = std::min(call.offset_bytes, request.offset_bytes);
     }
     meanwhile_(call);
-    device_->run(requests);
+    BorrowedDevice::run(requests);
     call.is_done = true;
     meanwhile_(call);
   }
   [[nodiscard]] Result<void> flush() override {
     meanwhile_({.kind = PausedCall::Kind::kFlush});
-    auto result = device_->flush();
+    auto result = BorrowedDevice::flush();
     meanwhile_({.kind = PausedCall::Kind::kFlush, .is_done = true});
     return result;
   }
-  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
-    device_->discard(offset_bytes, size_bytes);
-  }
-  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
-  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
 
  private:
-  const std::shared_ptr<Device> device_;
   const Meanwhile meanwhile_;
 };
 

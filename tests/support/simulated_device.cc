@@ -1,12 +1,13 @@
 // Carries out operations in memory, with the faults and crashes a test asked for.
 #include "tests/support/simulated_device.h"
 
+#include <kvslot/check.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
 
-#include <kvslot/check.h>
 #include "core/transfer.h"
 
 namespace kvslot::testing {
