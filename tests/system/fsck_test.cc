@@ -225,7 +225,7 @@ TEST_F(FsckSalvageTest, ModesOwnersTimesAndAttributesComeOutAsTheyWere) {
   const std::string& root = guard.path();
   expect_ok(
       run_shell("cd \"$1\" && mkdir -p closed/in && echo v >closed/in/file && "
-                "ln -s in closed/link && chmod 4750 closed/in/file && chmod 1777 dir",
+                "ln -s in closed/link && chmod 4750 dir/block && chmod 1777 dir",
                 {root}));
   if (::geteuid() == 0)
     expect_ok(run_shell("cd \"$1\" && chown 12:34 dir/key && chown -h 56:78 closed/link", {root}));
