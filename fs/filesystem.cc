@@ -130,8 +130,9 @@ void Filesystem::rename(NodeId from, std::string_view from_name, NodeId to,
 
 // The file of that name if a rename must not be recorded before what it holds: after a crash in
 // between, its new name would have an older value of it, or none. A file that was never committed
-// takes its new name with its first commit (core/names.cc); but when it moves on from a name that
-// it took from another file, or changes places with one, then that one moves now.
+// takes its new name with its first commit (core/names.cc); but not where that one is under way and
+// has less of it than there is now; and when it moves on from a name that it took from another
+// file, or changes places with one, then that one moves now.
 LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, bool exchanges) {
   const auto info = volume_.lookup(directory, name);
   if (!info || info->kind != NodeKind::kFile) return nullptr;
@@ -140,7 +141,11 @@ LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, boo
   MutexLock lock(file->mutex);
   // What a rewrite that did not fit left must not become the value: the old one moves along.
   if (file->missing_at) return nullptr;
-  const bool comes_later = !info->stored && !file->has_replaced && !exchanges;
+  // Asked again: a commit that ended since has stored it.
+  const auto now = volume_.lookup(directory, name);
+  const bool is_partly_sent = file->is_busy && file->content.needs_commit();
+  const bool comes_later =
+      now && !now->stored && !is_partly_sent && !file->has_replaced && !exchanges;
   return file->content.is_dirty() && !comes_later ? file : nullptr;
 }
 

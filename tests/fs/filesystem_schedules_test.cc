@@ -1,5 +1,6 @@
 // What comes while a file's commit stands still at the device: the file is removed, renamed, cut,
 // written, made durable again; and what each of it leaves after power loss.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
@@ -88,6 +89,26 @@ TEST_F(FilesystemSchedules, TheFileIsReplacedDuringItsCommit) {
   EXPECT_EQ(store_.content("file"), "other");
   EXPECT_TRUE(store_.close(std::move(other)));
   expect_stored("file", "other");
+}
+
+// A sync takes what there is of a new file, and waits for its turn while the file is written on and
+// takes another one's name.
+TEST_F(FilesystemSchedules, AFileOfWhichAPartIsOnItsWayTakesNoNameBeforeTheRestIsStored) {
+  put("target", "the target");
+  Handle busy = begin_commit("busy", "x");
+  Handle handle = store_.create("new");
+  EXPECT_TRUE(store_.write(handle, 0, "the new"));
+  std::promise<Result<void>> synced, renamed;
+  store_.fs().sync_all([&](Result<void> result) { synced.set_value(std::move(result)); });
+  EXPECT_TRUE(store_.write(handle, 7, " value"));
+  store_.fs().rename(NodeId::kRoot, "new", NodeId::kRoot, "target", RenameMode::kReplace,
+                     [&](Result<void> result) { renamed.set_value(std::move(result)); });
+  end_commit();
+  EXPECT_TRUE(renamed.get_future().get());
+  EXPECT_TRUE(synced.get_future().get());
+  EXPECT_EQ(store_.content("target"), "the new value");
+  store_.crash(CrashMode::kNone);
+  EXPECT_THAT(store_.content("target"), ::testing::AnyOf("the target", "the new value"));
 }
 
 TEST_F(FilesystemSchedules, WhatIsWrittenDuringACommitIsNoPartOfIt) {
