@@ -65,11 +65,8 @@ class Recovery {
   // died, power may still be lost; and after a flush that failed, the page cache has what the
   // device does not, and calls it written, so that no flush would carry it there. A checkpoint goes
   // to slots that those blocks freed and that older superblocks name: before anything else is
-  // written, all of it is, once more and durably.
-  Result<void> make_durable() REQUIRES(state_.checkpoint_mutex) {
-    if (auto ok = tail_.write_again(); !ok) return ok;
-    return state_.switch_superblock(superblock_);
-  }
+  // written, all of it is, once more and durably: the tail by this, the superblock by the caller.
+  Result<void> write_tail_again() { return tail_.write_again(); }
 
  private:
   Result<void> rebuild_from(const CheckpointRoot& root, bool is_previous) {
@@ -311,8 +308,11 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   }
   if (state.options.read_only) return {};
   MutexLock checkpoint_lock(state.checkpoint_mutex);
-  if (recovery.needs_checkpoint())
-    if (auto ok = recovery.make_durable(); !ok) return ok;
+  if (recovery.needs_checkpoint()) {
+    if (auto ok = recovery.write_tail_again(); !ok) return ok;
+    const Superblock found = state.superblock;
+    if (auto ok = state.switch_superblock(found); !ok) return ok;
+  }
   // The root that was loaded is the current one, and the damaged one is forgotten next.
   if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);
   if (recovery.needs_checkpoint()) {
