@@ -90,10 +90,10 @@ TEST_F(Durability, ATreeSurvivesUnmountAndKillAndGivesItsSpaceBack) {
 }
 
 TEST_F(Durability, AValueLargerThanTheStagingMemorySurvives) {
-  format("256M");
+  format("100M");
   mount("staging=16M");
   // Sparse in no block, and different in each.
-  expect_ok(run_shell("seq 1 40000000 | head -c 160M | tee \"$1/large\" | sha256sum >\"$2/sum\"",
+  expect_ok(run_shell("seq 1 10000000 | head -c 64M | tee \"$1/large\" | sha256sum >\"$2/sum\"",
                       {mount_.path(), directory_.path()}));
   EXPECT_LE(stat_of(mount_.path(), "staging_bytes_max"), 16U << 20);
   const auto same = [&] {
