@@ -184,7 +184,7 @@ TEST_F(RecoveryFaultsTest, ALogThatWasCutGoesOnAtTheBeginningOfTheRing) {
 // A flush fails, the process dies, and the next one sees in the cache what the device lost and will
 // not get by another flush. Power is lost at any point of its recovery, and after it.
 TEST_F(RecoveryFaultsTest, WhatIsFoundAfterAFailedFlushIsThereAfterPowerLoss) {
-  for (std::uint64_t seed = 1; seed <= 24 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= 12 && !HasFailure(); ++seed) {
     SimulatedDeviceOptions options;
     options.seed = seed;
     open(make_device(16 * kMiB, 4096, options));
