@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/loop_backing.h"
+#include "core/submission.h"
 #include "core/transfer.h"
 
 namespace kvslot {
@@ -207,6 +208,8 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path,
       {.choice = options.engine, .queue_depth_max = options.queue_depth_max}, device->counters_);
   if (!engine) return fail(engine);
   device->engine_ = std::move(*engine);
+  device->takes_requests_at_once_ =
+      device->info_.is_direct && takes_requests_at_once(device->fd_.get());
   device->info_.engine = device->engine_->name();
   device->info_.engine_detail = device->engine_->detail();
   return device;
@@ -223,6 +226,15 @@ void FileDevice::run(std::span<IoRequest> requests) {
       request.error = EIO;
     }
   }
+}
+
+bool FileDevice::run_or_leave(std::span<IoRequest> requests, const std::function<bool()>& is_over,
+                              std::unique_ptr<LateRequests>& late) {
+  const auto accepted = [this](const IoRequest& request) { return accepts(request); };
+  if (!takes_requests_at_once_ || !std::ranges::all_of(requests, accepted)) return false;
+  if (!engine_->run_or_leave(fd_.get(), requests, is_over, late)) return false;
+  IoCounters::add(counters_.batches);
+  return true;
 }
 
 // A write past the end would make an image file grow.

@@ -20,8 +20,12 @@ class FileDevice final : public Device {
                                                                 const FileDeviceOptions& options);
 
   void run(std::span<IoRequest> requests) override;
+  [[nodiscard]] bool run_or_leave(std::span<IoRequest> requests,
+                                  const std::function<bool()>& is_over,
+                                  std::unique_ptr<LateRequests>& late) override;
   [[nodiscard]] Result<void> flush() override;
   void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override;
+  void retire_threads() override { engine_->retire_threads(); }
   [[nodiscard]] const DeviceInfo& info() const override { return info_; }
   [[nodiscard]] DeviceCounters counters() const override { return counters_.snapshot(); }
 
@@ -37,6 +41,7 @@ class FileDevice final : public Device {
   const UniqueFd backing_;  // of a loop device: locked, never read
   DeviceInfo info_;
   const bool read_only_;
+  bool takes_requests_at_once_ = false;  // set by open
   IoCounters counters_;
   std::unique_ptr<IoEngine> engine_;  // set by open, then never changed; ends before counters_
 };

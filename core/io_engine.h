@@ -41,6 +41,17 @@ class IoEngine {
   // As Device::run, on a descriptor that stays open for the call.
   virtual void run(int fd, std::span<IoRequest> requests) = 0;
 
+  // As Device::run_or_leave; the file must be one that takes requests without waiting.
+  [[nodiscard]] virtual bool run_or_leave([[maybe_unused]] int fd,
+                                          [[maybe_unused]] std::span<IoRequest> requests,
+                                          [[maybe_unused]] const std::function<bool()>& is_over,
+                                          [[maybe_unused]] std::unique_ptr<LateRequests>& late) {
+    return false;
+  }
+
+  // As Device::retire_threads.
+  virtual void retire_threads() = 0;
+
   [[nodiscard]] virtual const char* name() const = 0;
   [[nodiscard]] virtual std::string detail() const = 0;
 };

@@ -254,7 +254,6 @@ Result<Superblock> decode_superblock(ConstBytes block) {
     return fail(Errc::kCorrupt, "superblock: impossible geometry");
   const std::uint64_t ring = superblock.geometry.journal_size_bytes;
   for (const CheckpointRoot* root : {&superblock.current, &superblock.previous}) {
-    constexpr std::uint64_t kIdMax = (std::uint64_t{1} << 48) - (std::uint64_t{1} << 32);
     // What only ever counts up is nowhere near its end, unless somebody forged it.
     constexpr std::uint64_t kSequenceMax = std::uint64_t{1} << 62;
     if (superblock.sequence > kSequenceMax || root->sequence > kSequenceMax ||

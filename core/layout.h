@@ -19,6 +19,9 @@ namespace kvslot {
 inline constexpr std::uint32_t kFormatVersion = 1;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 
+// Object ids, cookies and stamps have 48 bits, and leave room for the gaps that recovery makes.
+inline constexpr std::uint64_t kIdMax = (std::uint64_t{1} << 48) - (std::uint64_t{1} << 32);
+
 // --- Where things are.
 
 inline constexpr std::uint64_t kSuperblockAreaBytes = 128 * kKiB;  // at the start and at the end

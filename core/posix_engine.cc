@@ -3,12 +3,13 @@
 #include "core/posix_engine.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
+
+#include "core/quiet_thread.h"
 
 namespace kvslot {
 namespace {
@@ -51,7 +52,9 @@ struct PosixEngine::Batch {
   std::size_t helpers_inside = 0;  // guarded by the engine's mutex
 };
 
-PosixEngine::~PosixEngine() {
+PosixEngine::~PosixEngine() { retire_threads(); }
+
+void PosixEngine::retire_threads() {
   std::vector<std::thread> helpers;
   {
     const MutexLock lock(mutex_);
@@ -60,6 +63,10 @@ PosixEngine::~PosixEngine() {
   }
   batch_arrived_.notify_all();
   for (std::thread& helper : helpers) helper.join();
+  const MutexLock lock(mutex_);
+  stopping_ = false;
+  for (const pid_t id : helper_ids_) wait_until_gone(id);
+  helper_ids_.clear();
 }
 
 void PosixEngine::run(int fd, std::span<IoRequest> requests) {
@@ -85,26 +92,16 @@ void PosixEngine::run_shared(int fd, std::span<IoRequest> requests) {
 // Fewer threads than wanted, or none, only make a batch slower: its caller works on it too.
 void PosixEngine::start_helpers() {
   if (!helpers_.empty()) return;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // Signals are for the program's own threads.
-  while (helpers_.size() < kPosixHelpersMax && start_helper()) {
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-bool PosixEngine::start_helper() {
-  try {
-    helpers_.emplace_back([this] { help(); });
-    return true;
-  } catch (const std::system_error&) {
-    return false;
+  while (helpers_.size() < kPosixHelpersMax) {
+    std::thread helper = start_quiet_thread([this] { help(); });
+    if (!helper.joinable()) return;
+    helpers_.push_back(std::move(helper));
   }
 }
 
 void PosixEngine::help() {
   MutexLock lock(mutex_);
+  helper_ids_.push_back(::gettid());
   while (true) {
     while (!stopping_ && open_batches_.empty()) batch_arrived_.wait(mutex_);
     if (stopping_) return;

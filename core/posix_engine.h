@@ -4,6 +4,8 @@
 
 #include <kvslot/mutex.h>
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <deque>
 #include <span>
@@ -33,6 +35,7 @@ class PosixEngine final : public IoEngine {
   PosixEngine& operator=(const PosixEngine&) = delete;
 
   void run(int fd, std::span<IoRequest> requests) override;
+  void retire_threads() override;
   [[nodiscard]] const char* name() const override { return "posix"; }
   [[nodiscard]] std::string detail() const override { return detail_; }
 
@@ -40,7 +43,6 @@ class PosixEngine final : public IoEngine {
   struct Batch;
   void run_shared(int fd, std::span<IoRequest> requests);
   void start_helpers() REQUIRES(mutex_);
-  bool start_helper() REQUIRES(mutex_);
   void help();
   void work_on(Batch& batch);
 
@@ -51,6 +53,7 @@ class PosixEngine final : public IoEngine {
   Condition batch_arrived_;
   Condition helper_left_;
   bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<pid_t> helper_ids_ GUARDED_BY(mutex_);
   std::deque<Batch*> open_batches_ GUARDED_BY(mutex_);  // those with requests nobody has taken
   std::vector<std::thread> helpers_ GUARDED_BY(mutex_);
 };

@@ -17,11 +17,9 @@
 #include <vector>
 
 #include "core/codec.h"
+#include "core/layout.h"
 
 namespace kvslot {
-
-// Object ids, cookies and stamps have 48 bits, and leave room for the gaps that recovery makes.
-inline constexpr std::uint64_t kIdMax = (std::uint64_t{1} << 48) - (std::uint64_t{1} << 32);
 
 // Extents name their place in a value in 32 bits.
 inline constexpr std::uint64_t kValueSizeBytesMax = (std::uint64_t{1} << 32) * kBlockSizeBytes;

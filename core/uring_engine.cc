@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/leavable_ring.h"
+
 namespace kvslot {
 namespace {
 
@@ -42,6 +44,26 @@ void UringEngine::run(int fd, std::span<IoRequest> requests) {
   UringRing* const ring = requests.size() > 1 ? ring_of_this_thread() : nullptr;
   if (ring == nullptr) return posix_.run(fd, requests);
   ring->run(fd, requests, counters_);  // A ring that gave up is closed and replaced next time.
+}
+
+bool UringEngine::run_or_leave(int fd, std::span<IoRequest> requests,
+                               const std::function<bool()>& is_over,
+                               std::unique_ptr<LateRequests>& late) {
+  // It knows no engine, and may serve several.
+  thread_local std::unique_ptr<LeavableRing> ring;
+  if (requests.size() > kLeavableRequestsMax || !can_leave_.load(std::memory_order_relaxed))
+    return false;
+  if (ring == nullptr) ring = LeavableRing::open();
+  if (ring == nullptr) return false;
+  const LeavableEnd end = ring->run(fd, requests, is_over, counters_);
+  if (end == LeavableEnd::kDone) return true;
+  if (end == LeavableEnd::kLeft) {
+    late = std::move(ring);
+    return true;
+  }
+  if (end == LeavableEnd::kUnsupported) can_leave_.store(false, std::memory_order_relaxed);
+  if (end == LeavableEnd::kBroken) ring.reset();
+  return false;
 }
 
 std::size_t UringEngine::ring_count() const {

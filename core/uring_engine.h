@@ -1,9 +1,11 @@
 // Carries out batches with io_uring: each calling thread has a ring of its own, made when its
-// first batch comes; a single request is a plain system call, which is cheaper.
+// first batch comes; a single request is a plain system call, which is cheaper. Callers that may
+// leave have a core/leavable_ring each.
 #pragma once
 
 #include <kvslot/mutex.h>
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +31,10 @@ class UringEngine final : public IoEngine {
   UringEngine& operator=(const UringEngine&) = delete;
 
   void run(int fd, std::span<IoRequest> requests) override;
+  [[nodiscard]] bool run_or_leave(int fd, std::span<IoRequest> requests,
+                                  const std::function<bool()>& is_over,
+                                  std::unique_ptr<LateRequests>& late) override;
+  void retire_threads() override { posix_.retire_threads(); }
   [[nodiscard]] const char* name() const override { return "io_uring"; }
   [[nodiscard]] std::string detail() const override { return detail_; }
 
@@ -42,7 +48,8 @@ class UringEngine final : public IoEngine {
   const UringOptions options_;
   const std::string detail_;
   IoCounters& counters_;
-  PosixEngine posix_;  // for single requests, and for threads that get no ring
+  std::atomic<bool> can_leave_ = true;  // until a file turns out not to be of the kind
+  PosixEngine posix_;                   // for single requests, and for threads that get no ring
 
   mutable Mutex mutex_;
   std::vector<std::weak_ptr<UringRing>> rings_ GUARDED_BY(mutex_);

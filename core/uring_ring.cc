@@ -43,7 +43,9 @@ bool has_operations(io_uring& ring) {
   return all;
 }
 
-void prepare(io_uring_sqe* sqe, int fd, const Transfer& transfer) {
+}  // namespace
+
+void prepare_transfer(io_uring_sqe* sqe, int fd, const Transfer& transfer) {
   const std::span<const iovec> segments = transfer.segments();
   const std::uint64_t offset = transfer.offset_bytes();
   const auto count = static_cast<unsigned>(segments.size());
@@ -55,8 +57,6 @@ void prepare(io_uring_sqe* sqe, int fd, const Transfer& transfer) {
   if (count == 1) return io_uring_prep_write(sqe, fd, segments.front().iov_base, length, offset);
   return io_uring_prep_writev(sqe, fd, segments.data(), count, offset);
 }
-
-}  // namespace
 
 std::string uring_flags_to_string(unsigned flags) {
   std::string names;
@@ -132,7 +132,7 @@ void UringRing::queue_ready(int fd, IoCounters& counters) {
     Item& item = items_[index];
     KVSLOT_CHECK(!item.is_queued && !item.is_done, "io_uring: request queued twice");
     item.is_queued = true;
-    prepare(sqe, fd, item.transfer);
+    prepare_transfer(sqe, fd, item.transfer);
     sqe->user_data = (std::uint64_t{batch_number_} << 32) | index;
     ++queued_count_;
     counters.enter(1);

@@ -23,6 +23,9 @@ struct UringOptions {
 // "SINGLE_ISSUER|CLAMP", for people.
 [[nodiscard]] std::string uring_flags_to_string(unsigned flags);
 
+// Fills an entry with what is left of the transfer.
+void prepare_transfer(io_uring_sqe* sqe, int fd, const Transfer& transfer);
+
 // Threads: made and run by one thread; close() also by another while run() is not under way.
 class UringRing {
  public:

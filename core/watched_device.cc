@@ -1,19 +1,17 @@
 // The threads that wait for the device, and the callers that do not wait longer than they may.
 // Step before: everything above <kvslot/device.h>. Step after: the device inside.
 #include <kvslot/watched_device.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <deque>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/loan.h"
+#include "core/quiet_thread.h"
 
 namespace kvslot {
 namespace {
@@ -22,33 +20,63 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kBytesPerSecondMin = kMiB;  // of a device that is slow, not hung
 
+// What the deadline of a call depends on. Guarded by the device's mutex.
+struct Call {
+  bool is_flush = false;
+  std::uint64_t moved_bytes = 0;
+  std::uint64_t written_bytes = 0;  // of them
+  Clock::time_point begun;
+  std::uint64_t expiries = 0;  // calls of expire() before it began
+
+  explicit Call(std::span<const IoRequest> requests = {}) {
+    for (const IoRequest& request : requests) {
+      for (const iovec& segment : request.segments) {
+        moved_bytes += segment.iov_len;
+        if (request.op == IoOp::kWrite) written_bytes += segment.iov_len;
+      }
+    }
+  }
+};
+
+std::vector<iovec> segments_of(std::span<const IoRequest> requests) {
+  std::vector<iovec> segments;
+  for (const IoRequest& request : requests)
+    segments.insert(segments.end(), request.segments.begin(), request.segments.end());
+  return segments;
+}
+
+void fail_all(std::span<IoRequest> requests) {
+  for (IoRequest& request : requests) request.error = ETIMEDOUT;
+}
+
 }  // namespace
 
-// One call: a copy of what was asked for, so that the caller can leave before the device does.
+// One call on another thread: a copy of what was asked for, so that the caller can leave before the
+// device does. Or what a caller left, which a thread waits for.
 struct WatchedDevice::Operation {
-  enum class Kind : std::uint8_t { kRun, kFlush, kDiscard };
+  enum class Kind : std::uint8_t { kRun, kFlush, kDiscard, kLate };
 
   Kind kind = Kind::kRun;
   std::vector<IoRequest> requests;
   std::vector<iovec> segments;  // of all requests
   Result<void> flushed;
   std::uint64_t offset_bytes = 0, size_bytes = 0;  // of a discard
+  std::unique_ptr<LateRequests> late;
+  std::shared_ptr<Shared> device;  // for late requests, until they are done
 
   // Guarded by the device's mutex.
-  std::uint64_t moved_bytes = 0;
-  std::uint64_t written_bytes = 0;  // of them
-  Clock::time_point begun;
-  std::uint64_t expiries = 0;  // calls of expire() before it began
+  Call call;
   bool is_started = false;
   bool is_done = false;
   bool is_overdue = false;
   std::optional<Loan> loan;
   Condition done;
 
-  void run_on(Device& device) {
-    if (kind == Kind::kRun) device.run(requests);
-    if (kind == Kind::kFlush) flushed = device.flush();
-    if (kind == Kind::kDiscard) device.discard(offset_bytes, size_bytes);
+  void run_on(Device& inner) {
+    if (kind == Kind::kRun) inner.run(requests);
+    if (kind == Kind::kFlush) flushed = inner.flush();
+    if (kind == Kind::kDiscard) inner.discard(offset_bytes, size_bytes);
+    if (kind == Kind::kLate) late->wait();
   }
 };
 
@@ -66,6 +94,7 @@ struct WatchedDevice::Shared {
   std::chrono::milliseconds deadline GUARDED_BY(mutex);
   std::deque<std::shared_ptr<Operation>> queue GUARDED_BY(mutex);
   std::vector<Operation*> waiting GUARDED_BY(mutex);  // whose callers wait
+  unsigned waiting_here GUARDED_BY(mutex) = 0;        // callers that wait for calls of their own
   std::uint64_t unflushed_bytes GUARDED_BY(mutex) = 0;
   std::uint64_t expiries GUARDED_BY(mutex) = 0;
   std::uint64_t timeouts GUARDED_BY(mutex) = 0;
@@ -77,7 +106,12 @@ struct WatchedDevice::Shared {
   bool is_closing GUARDED_BY(mutex) = false;  // threads end when they are idle
 
   static void serve(const std::shared_ptr<Shared>& self);
-  void start_thread(const std::shared_ptr<Shared>& self) REQUIRES(mutex);
+  void hand_over(const std::shared_ptr<Shared>& self, const std::shared_ptr<Operation>& operation)
+      REQUIRES(mutex);
+  [[nodiscard]] bool admit(Call& call) REQUIRES(mutex);
+  [[nodiscard]] std::optional<Clock::time_point> end_of(const Call& call) const REQUIRES(mutex);
+  [[nodiscard]] bool is_over(const Call& call) const REQUIRES(mutex);
+  void note_answer(const Call& call) REQUIRES(mutex);
   void finish(Operation& operation) REQUIRES(mutex);
   [[nodiscard]] bool wait_for(Operation& operation) REQUIRES(mutex);
   void give_up(const std::shared_ptr<Operation>& operation) REQUIRES(mutex);
@@ -91,19 +125,17 @@ struct WatchedDevice::Shared {
   }
 };
 
-// Signals are for the program's own threads. Where there is no thread to be had, the call waits
-// for one of the others.
-void WatchedDevice::Shared::start_thread(const std::shared_ptr<Shared>& self) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([self] { serve(self); }).detach();
-    ++threads;
-  } catch (const std::system_error&) {
+// Where there is no thread to be had, the operation waits for one of the others.
+void WatchedDevice::Shared::hand_over(const std::shared_ptr<Shared>& self,
+                                      const std::shared_ptr<Operation>& operation) {
+  queue.push_back(operation);
+  if (idle < queue.size() && threads < threads_max) {
+    if (std::thread thread = start_quiet_thread([self] { serve(self); }); thread.joinable()) {
+      thread.detach();
+      ++threads;
+    }
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  work.notify_one();
 }
 
 void WatchedDevice::Shared::serve(const std::shared_ptr<Shared>& self) {
@@ -131,28 +163,53 @@ void WatchedDevice::Shared::serve(const std::shared_ptr<Shared>& self) {
   self->thread_left.notify_all();
 }
 
+// False where it has to fail at once.
+bool WatchedDevice::Shared::admit(Call& call) {
+  const bool is_hung = is_silent && overdue > 0;
+  if (is_hung && (!waiting.empty() || waiting_here > 0 || overdue >= threads_max)) {
+    ++timeouts;
+    return false;
+  }
+  if (call.is_flush) call.moved_bytes = unflushed_bytes;
+  call.begun = Clock::now();
+  call.expiries = expiries;
+  return true;
+}
+
+// Nothing: never.
+std::optional<Clock::time_point> WatchedDevice::Shared::end_of(const Call& call) const {
+  if (deadline.count() == 0) return std::nullopt;
+  return call.begun + deadline +
+         std::chrono::milliseconds(call.moved_bytes * 1000 / kBytesPerSecondMin);
+}
+
+bool WatchedDevice::Shared::is_over(const Call& call) const {
+  const auto end = end_of(call);
+  return call.expiries != expiries || (end && Clock::now() >= *end);
+}
+
+void WatchedDevice::Shared::note_answer(const Call& call) {
+  is_silent = false;
+  unflushed_bytes += call.written_bytes;
+  if (call.is_flush) unflushed_bytes -= std::min(unflushed_bytes, call.moved_bytes);
+}
+
 void WatchedDevice::Shared::finish(Operation& operation) {
   operation.is_done = true;
-  is_silent = false;
-  unflushed_bytes += operation.written_bytes;
-  if (operation.kind == Operation::Kind::kFlush)
-    unflushed_bytes -= std::min(unflushed_bytes, operation.moved_bytes);
+  note_answer(operation.call);
   operation.loan.reset();
+  operation.device.reset();
   if (operation.is_overdue) --overdue;
 }
 
 // False when its time is over.
 bool WatchedDevice::Shared::wait_for(Operation& operation) {
-  const auto extra = std::chrono::milliseconds(operation.moved_bytes * 1000 / kBytesPerSecondMin);
   while (!operation.is_done) {
-    if (operation.expiries != expiries) return false;
-    if (deadline.count() == 0) {
+    if (is_over(operation.call)) return false;
+    if (const auto end = end_of(operation.call))
+      operation.done.wait_until(mutex, *end);
+    else
       operation.done.wait(mutex);
-      continue;
-    }
-    const auto end = operation.begun + deadline + extra;
-    if (Clock::now() >= end) return false;
-    operation.done.wait_until(mutex, end);
   }
   return true;
 }
@@ -161,7 +218,7 @@ bool WatchedDevice::Shared::wait_for(Operation& operation) {
 void WatchedDevice::Shared::give_up(const std::shared_ptr<Operation>& operation) {
   ++timeouts;
   is_silent = true;
-  if (!operation->is_started) {
+  if (!operation->is_started && operation->kind != Operation::Kind::kLate) {
     std::erase(queue, operation);
     return;
   }
@@ -188,25 +245,16 @@ void WatchedDevice::retire_threads() {
     shared_->is_closing = false;
     ids.swap(shared_->ended_ids);
   }
-  for (const pid_t id : ids)
-    while (::tgkill(::getpid(), id, 0) == 0) std::this_thread::yield();
+  for (const pid_t id : ids) wait_until_gone(id);
+  shared_->device->retire_threads();
 }
 
 // False: given up.
 bool WatchedDevice::carry_out(const std::shared_ptr<Operation>& operation) {
   Shared& s = *shared_;
   MutexLock lock(s.mutex);
-  const bool is_hung = s.is_silent && s.overdue > 0;
-  if (is_hung && (!s.waiting.empty() || s.overdue >= s.threads_max)) {
-    ++s.timeouts;
-    return false;
-  }
-  if (operation->kind == Operation::Kind::kFlush) operation->moved_bytes = s.unflushed_bytes;
-  operation->begun = Clock::now();
-  operation->expiries = s.expiries;
-  s.queue.push_back(operation);
-  if (s.idle < s.queue.size() && s.threads < s.threads_max) s.start_thread(shared_);
-  s.work.notify_one();
+  if (!s.admit(operation->call)) return false;
+  s.hand_over(shared_, operation);
   s.waiting.push_back(operation.get());
   const bool is_answered = s.wait_for(*operation);
   std::erase(s.waiting, operation.get());
@@ -214,30 +262,62 @@ bool WatchedDevice::carry_out(const std::shared_ptr<Operation>& operation) {
   return is_answered;
 }
 
-void WatchedDevice::run(std::span<IoRequest> requests) {
-  if (requests.empty()) return;
-  const auto operation = std::make_shared<Operation>();
-  std::size_t segment_count = 0;
-  for (const IoRequest& request : requests) segment_count += request.segments.size();
-  operation->segments.reserve(segment_count);
-  operation->requests.assign(requests.begin(), requests.end());
-  for (IoRequest& request : operation->requests) {
-    const std::size_t first = operation->segments.size();
-    for (const iovec& segment : request.segments) {
-      operation->segments.push_back(segment);
-      operation->moved_bytes += segment.iov_len;
-      if (request.op == IoOp::kWrite) operation->written_bytes += segment.iov_len;
+// False where the device inside cannot.
+bool WatchedDevice::run_here(std::span<IoRequest> requests) {
+  Shared& s = *shared_;
+  Call call(requests);
+  {
+    const MutexLock lock(s.mutex);
+    if (!s.admit(call)) {
+      fail_all(requests);
+      return true;
     }
-    request.segments = std::span(operation->segments).subspan(first);
+    ++s.waiting_here;
   }
-  const bool is_answered = carry_out(operation);
+  const auto is_over = [&s, &call] {
+    const MutexLock lock(s.mutex);
+    return s.is_over(call);
+  };
+  std::unique_ptr<LateRequests> late;
+  const bool has_run = s.device->run_or_leave(requests, is_over, late);
+  const MutexLock lock(s.mutex);
+  --s.waiting_here;
+  if (late == nullptr) {
+    if (has_run) s.note_answer(call);
+    return has_run;
+  }
+  const auto operation = std::make_shared<Operation>();
+  operation->kind = Operation::Kind::kLate;
+  operation->segments = segments_of(requests);
+  operation->late = std::move(late);
+  operation->device = shared_;
+  operation->call = call;
+  s.give_up(operation);
+  s.hand_over(shared_, operation);
+  fail_all(requests);
+  return true;
+}
+
+void WatchedDevice::run(std::span<IoRequest> requests) {
+  if (requests.empty() || run_here(requests)) return;
+  const auto operation = std::make_shared<Operation>();
+  operation->call = Call(requests);
+  operation->segments = segments_of(requests);
+  operation->requests.assign(requests.begin(), requests.end());
+  std::span<const iovec> rest = operation->segments;
+  for (IoRequest& request : operation->requests) {
+    request.segments = rest.first(request.segments.size());
+    rest = rest.subspan(request.segments.size());
+  }
+  if (!carry_out(operation)) return fail_all(requests);
   for (std::size_t i = 0; i < requests.size(); ++i)
-    requests[i].error = is_answered ? operation->requests[i].error : ETIMEDOUT;
+    requests[i].error = operation->requests[i].error;
 }
 
 Result<void> WatchedDevice::flush() {
   const auto operation = std::make_shared<Operation>();
   operation->kind = Operation::Kind::kFlush;
+  operation->call.is_flush = true;
   if (!carry_out(operation)) return fail(Errc::kIo, "device: no answer in time", ETIMEDOUT);
   return operation->flushed;
 }

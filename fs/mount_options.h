@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvslot/device.h>
+#include <kvslot/watched_device.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -33,10 +34,10 @@ struct MountOptions {
   ReaddirPlus readdirplus = ReaddirPlus::kAuto;
   std::uint64_t staging_bytes = 256 << 20;
   EngineChoice engine = EngineChoice::kAuto;
-  std::uint32_t deadline_seconds = 30;      // for the device to answer; 0: for ever
-  std::uint32_t scrub_mib_per_second = 64;  // 0: as fast as the device reads
-  std::string kernel_options;               // generic ones for mount(2): "nosuid,nodev,noatime"
-  std::string text;                         // all of it, as shown in `config`
+  std::uint32_t deadline_seconds = kDeadlineDefault.count();  // for the device; 0: for ever
+  std::uint32_t scrub_mib_per_second = 64;                    // 0: as fast as the device reads
+  std::string kernel_options;  // generic ones for mount(2): "nosuid,nodev,noatime"
+  std::string text;            // all of it, as shown in `config`
 };
 
 // Parses a comma-separated list such as "ro,commit=5,allow_other" into `options`.

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,6 +61,14 @@ struct DeviceCounters {
   return os_errno == ETIMEDOUT || os_errno == ENODEV || os_errno == ENXIO;
 }
 
+// Requests whose caller left while the device had them.
+class LateRequests {
+ public:
+  virtual ~LateRequests() = default;  // after wait()
+  // Returns when the device has none of them any more. Once, on any thread.
+  virtual void wait() = 0;
+};
+
 // Threads: every call is thread-safe. Destruction waits for nothing: no call may be under way.
 class Device {
  public:
@@ -71,11 +80,28 @@ class Device {
   //   owns     borrows the requests, their segments and their memory for the call only
   virtual void run(std::span<IoRequest> requests) = 0;
 
+  // As run(), on this thread alone, for a caller that may leave: while nothing comes back,
+  // `is_over` is asked a few times a second, and true makes it leave.
+  //   returns  false where that cannot be done with these requests; run() can, although some of
+  //   them
+  //            may have been carried out already
+  //   late     set where the caller left: the memory of all requests is the device's until
+  //            late->wait() returns, and none has a result
+  [[nodiscard]] virtual bool run_or_leave([[maybe_unused]] std::span<IoRequest> requests,
+                                          [[maybe_unused]] const std::function<bool()>& is_over,
+                                          [[maybe_unused]] std::unique_ptr<LateRequests>& late) {
+    return false;
+  }
+
   // Returns when everything that completed before the call survives power loss.
   [[nodiscard]] virtual Result<void> flush() = 0;
 
   // Tells the device that the range holds nothing of interest. A device that cannot is no error.
   virtual void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) = 0;
+
+  // Ends threads of its own, between calls: later ones are made with the rights that the process
+  // has then.
+  virtual void retire_threads() {}
 
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
   [[nodiscard]] virtual DeviceCounters counters() const = 0;

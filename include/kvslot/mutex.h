@@ -18,7 +18,6 @@
 #define EXCLUDES(...) KVSLOT_ANNOTATE(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) KVSLOT_ANNOTATE(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) KVSLOT_ANNOTATE(release_capability(__VA_ARGS__))
-#define TRY_ACQUIRE(...) KVSLOT_ANNOTATE(try_acquire_capability(__VA_ARGS__))
 #define ASSERT_CAPABILITY(x) KVSLOT_ANNOTATE(assert_capability(x))
 #define RETURN_CAPABILITY(x) KVSLOT_ANNOTATE(lock_returned(x))
 // For what runs before a second thread exists; say so where it is used.

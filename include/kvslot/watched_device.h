@@ -8,16 +8,18 @@
 
 namespace kvslot {
 
-inline constexpr std::chrono::milliseconds kDeadlineDefault{30'000};
+inline constexpr std::chrono::seconds kDeadlineDefault{30};
 
 struct WatchOptions {
   // How long a call may take, and a second more for each MiB that it moves (or, of a flush, that
   // was written before it): slow is not hung. 0: for ever.
   std::chrono::milliseconds deadline = kDeadlineDefault;
-  unsigned threads_max = 64;  // calls under way at once; each has a thread, made on demand
+  unsigned threads_max = 64;  // calls under way on threads made for them, on demand
 };
 
-// Hands each call to a thread of its own and waits for it, but not longer than the deadline.
+// Waits for each call, but not longer than the deadline. Transfers that the caller can leave
+// (Device::run_or_leave) are run on its own thread; others, flushes and discards are handed to a
+// thread that can wait in its place.
 //
 // A call that was given up fails with ETIMEDOUT, for the caller. Its memory stays untouched by
 // others until the device is done with it, however long that takes (core/loan.h), and it counts as
@@ -42,13 +44,12 @@ class WatchedDevice final : public Device {
   [[nodiscard]] std::chrono::milliseconds deadline() const;
   // Whatever is under way now has used up its time.
   void expire();
-  // Ends the threads made so far, between calls: later ones are made with the rights that the
-  // process has then.
-  void retire_threads();
+  void retire_threads() override;
 
  private:
   struct Operation;
   struct Shared;
+  [[nodiscard]] bool run_here(std::span<IoRequest> requests);
   [[nodiscard]] bool carry_out(const std::shared_ptr<Operation>& operation);
   const std::shared_ptr<Shared> shared_;
 };

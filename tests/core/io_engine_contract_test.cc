@@ -13,11 +13,14 @@
 #include <latch>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "core/io_engine.h"
+#include "core/leavable_ring.h"
 #include "core/uring_engine.h"
 #include "tests/support/loop_device.h"
 #include "tests/support/temp_dir.h"
@@ -124,6 +127,49 @@ std::string name_of(const ::testing::TestParamInfo<EngineContract::ParamType>& i
   const bool is_uring = std::get<0>(info.param) == EngineChoice::kUring;
   return std::string(is_uring ? "Uring" : "Posix") +
          (std::get<1>(info.param) == Target::kLoop ? "OnLoop" : "OnFile");
+}
+
+TEST_P(EngineContract, ACallerThatMayLeaveGetsWhatRunGives) {
+  if (!is_uring() || LeavableRing::open() == nullptr) GTEST_SKIP() << "nobody can leave";
+  Blocks blocks(kLeavableRequestsMax);
+  const auto never = [] { return false; };
+  std::unique_ptr<LateRequests> late;
+  int left_count = 0;
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    expect_round_trip(*engine_, blocks, seed, seed * 5);  // now there is something to overwrite
+    blocks.fill(seed + 1);
+    std::span<IoRequest> requests = blocks.prepare(IoOp::kWrite, seed * 5);
+    if (!engine_->run_or_leave(fd_.get(), requests, never, late)) continue;
+    EXPECT_TRUE(blocks.all_succeeded());
+    blocks.clear();
+    requests = blocks.prepare(IoOp::kRead, seed * 5);
+    if (!engine_->run_or_leave(fd_.get(), requests, never, late)) continue;
+    EXPECT_TRUE(blocks.all_succeeded());
+    EXPECT_TRUE(blocks.holds(seed + 1));
+    ++left_count;
+  }
+  EXPECT_EQ(late, nullptr);
+  EXPECT_EQ(counters_.queue_depth, 0U);
+  if (std::get<Target>(GetParam()) == Target::kLoop) {
+    EXPECT_GT(left_count, 0);
+  }
+  Blocks many(kLeavableRequestsMax + 1);
+  EXPECT_FALSE(engine_->run_or_leave(fd_.get(), many.prepare(IoOp::kRead, 0), never, late));
+}
+
+TEST_P(EngineContract, RetiredThreadsAreGoneAndMadeAnew) {
+  const auto threads = [] {
+    std::set<std::string> names;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+      names.insert(task.path().filename());
+    return names;
+  };
+  const auto before = threads();
+  Blocks blocks(200);
+  expect_round_trip(*engine_, blocks, 1, 0);
+  engine_->retire_threads();
+  for (const std::string& thread : threads()) EXPECT_TRUE(before.contains(thread)) << thread;
+  expect_round_trip(*engine_, blocks, 2, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EngineContract,

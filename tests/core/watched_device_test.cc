@@ -4,13 +4,19 @@
 #include <kvslot/watched_device.h>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
-#include <filesystem>
+#include <functional>
 #include <future>
+#include <memory>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/loan.h"
@@ -23,7 +29,71 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kNever{0};
 
-class WatchedDeviceTest : public ::testing::Test {
+enum class Waits { kOnAThread, kHere };
+
+// What its caller left: a thread of the test's that stands in the device below.
+class LateThread final : public LateRequests {
+ public:
+  LateThread(std::shared_ptr<Device> device, std::span<const IoRequest> requests)
+      : requests_(requests.begin(), requests.end()) {
+    for (const IoRequest& request : requests_)
+      segments_.emplace_back(request.segments.begin(), request.segments.end());
+    for (std::size_t i = 0; i < requests_.size(); ++i) requests_[i].segments = segments_[i];
+    thread_ = std::thread([this, below = std::move(device)] {
+      below->run(requests_);
+      is_done_ = true;
+    });
+  }
+  void wait() override { thread_.join(); }
+  [[nodiscard]] bool is_done() const { return is_done_; }
+  [[nodiscard]] int error(std::size_t i) const { return requests_[i].error; }
+
+ private:
+  std::vector<IoRequest> requests_;
+  std::vector<std::vector<iovec>> segments_;
+  std::atomic<bool> is_done_ = false;
+  std::thread thread_;
+};
+
+// A device that the test keeps, and whose transfers can be left, or not.
+class LentDevice final : public Device {
+ public:
+  LentDevice(std::shared_ptr<Device> device, Waits waits, std::atomic<pid_t>& flusher)
+      : device_(std::move(device)), waits_(waits), flusher_(flusher) {}
+  void run(std::span<IoRequest> requests) override { device_->run(requests); }
+  [[nodiscard]] bool run_or_leave(std::span<IoRequest> requests,
+                                  const std::function<bool()>& is_over,
+                                  std::unique_ptr<LateRequests>& late) override {
+    if (waits_ == Waits::kOnAThread) return false;
+    auto thread = std::make_unique<LateThread>(device_, requests);
+    while (!thread->is_done()) {
+      if (is_over()) {
+        late = std::move(thread);
+        return true;
+      }
+      std::this_thread::yield();
+    }
+    thread->wait();
+    for (std::size_t i = 0; i < requests.size(); ++i) requests[i].error = thread->error(i);
+    return true;
+  }
+  [[nodiscard]] Result<void> flush() override {
+    flusher_ = ::gettid();
+    return device_->flush();
+  }
+  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
+    device_->discard(offset_bytes, size_bytes);
+  }
+  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
+  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const Waits waits_;
+  std::atomic<pid_t>& flusher_;
+};
+
+class WatchedDeviceTest : public ::testing::TestWithParam<Waits> {
  protected:
   // Until no thread is left that the device held.
   void TearDown() override {
@@ -32,7 +102,8 @@ class WatchedDeviceTest : public ::testing::Test {
     while (device_.use_count() > 1) std::this_thread::yield();
   }
   void watch(const WatchOptions& options = {.deadline = kNever}) {
-    watched_ = std::make_unique<WatchedDevice>(std::make_unique<BorrowedDevice>(device_), options);
+    watched_ = std::make_unique<WatchedDevice>(
+        std::make_unique<LentDevice>(device_, GetParam(), flusher_), options);
   }
   // An errno, once the call returns.
   std::future<int> begin(IoOp op, Buffer& buffer, std::uint64_t offset_bytes = 0) {
@@ -47,11 +118,12 @@ class WatchedDeviceTest : public ::testing::Test {
     while (watched_->counters().overdue != count) std::this_thread::yield();
   }
 
+  std::atomic<pid_t> flusher_ = 0;  // the thread of the last flush
   std::shared_ptr<SimulatedDevice> device_ = std::make_shared<SimulatedDevice>();
   std::unique_ptr<WatchedDevice> watched_;
 };
 
-TEST_F(WatchedDeviceTest, CarriesOutWhatTheDeviceInsideDoes) {
+TEST_P(WatchedDeviceTest, CarriesOutWhatTheDeviceInsideDoes) {
   watch();
   Buffer written = Buffer::from_heap(8192);
   std::memset(written.data(), 'x', written.capacity());
@@ -76,7 +148,7 @@ TEST_F(WatchedDeviceTest, CarriesOutWhatTheDeviceInsideDoes) {
   EXPECT_EQ(watched_->info().engine, "simulated");
 }
 
-TEST_F(WatchedDeviceTest, ACallThatIsNotAnsweredFailsWhenItsTimeIsOver) {
+TEST_P(WatchedDeviceTest, ACallThatIsNotAnsweredFailsWhenItsTimeIsOver) {
   watch();
   Buffer buffer = Buffer::from_heap(4096);
   device_->hold(OperationKind::kAny);
@@ -97,7 +169,7 @@ TEST_F(WatchedDeviceTest, ACallThatIsNotAnsweredFailsWhenItsTimeIsOver) {
   EXPECT_EQ(begin(IoOp::kRead, buffer).get(), 0);
 }
 
-TEST_F(WatchedDeviceTest, TheDeadlineRunsOutByItself) {
+TEST_P(WatchedDeviceTest, TheDeadlineRunsOutByItself) {
   watch({.deadline = milliseconds(1)});
   Buffer buffer = Buffer::from_heap(4096);
   device_->hold(OperationKind::kRead);
@@ -105,7 +177,7 @@ TEST_F(WatchedDeviceTest, TheDeadlineRunsOutByItself) {
   device_->release();
 }
 
-TEST_F(WatchedDeviceTest, ADeadlineThatIsSetLaterHoldsForWhatIsUnderWay) {
+TEST_P(WatchedDeviceTest, ADeadlineThatIsSetLaterHoldsForWhatIsUnderWay) {
   watch();
   Buffer buffer = Buffer::from_heap(4096);
   device_->hold(OperationKind::kWrite);
@@ -116,7 +188,7 @@ TEST_F(WatchedDeviceTest, ADeadlineThatIsSetLaterHoldsForWhatIsUnderWay) {
   device_->release();
 }
 
-TEST_F(WatchedDeviceTest, MemoryStaysUntouchedUntilTheDeviceLetsItGo) {
+TEST_P(WatchedDeviceTest, MemoryStaysUntouchedUntilTheDeviceLetsItGo) {
   watch();
   BufferPool pool(4 * kMiB);
   const std::size_t kept_before = Loan::kept_count();
@@ -143,7 +215,7 @@ TEST_F(WatchedDeviceTest, MemoryStaysUntouchedUntilTheDeviceLetsItGo) {
   EXPECT_EQ(pool.used_bytes(), 0U);
 }
 
-TEST_F(WatchedDeviceTest, APoolMayEndBeforeTheDeviceLetsItsMemoryGo) {
+TEST_P(WatchedDeviceTest, APoolMayEndBeforeTheDeviceLetsItsMemoryGo) {
   watch();
   device_->hold(OperationKind::kRead);
   {
@@ -158,7 +230,7 @@ TEST_F(WatchedDeviceTest, APoolMayEndBeforeTheDeviceLetsItsMemoryGo) {
   wait_until_overdue(0);  // the device wrote into memory that is still there
 }
 
-TEST_F(WatchedDeviceTest, WhileTheDeviceIsSilentOneCallTriesItAndTheOthersFailAtOnce) {
+TEST_P(WatchedDeviceTest, WhileTheDeviceIsSilentOneCallTriesItAndTheOthersFailAtOnce) {
   watch();
   std::vector<Buffer> buffers;
   for (int i = 0; i < 10; ++i) buffers.push_back(Buffer::from_heap(4096));
@@ -179,7 +251,8 @@ TEST_F(WatchedDeviceTest, WhileTheDeviceIsSilentOneCallTriesItAndTheOthersFailAt
   EXPECT_EQ(begin(IoOp::kRead, buffers[2]).get(), 0);
 }
 
-TEST_F(WatchedDeviceTest, ThreadsThatTheDeviceHoldsAreBounded) {
+TEST_P(WatchedDeviceTest, ThreadsThatTheDeviceHoldsAreBounded) {
+  if (GetParam() == Waits::kHere) GTEST_SKIP() << "there are as many as there are callers";
   watch({.deadline = kNever, .threads_max = 3});
   std::vector<Buffer> buffers;
   for (int i = 0; i < 8; ++i) buffers.push_back(Buffer::from_heap(4096));
@@ -199,7 +272,7 @@ TEST_F(WatchedDeviceTest, ThreadsThatTheDeviceHoldsAreBounded) {
   EXPECT_EQ(begin(IoOp::kRead, buffers[5]).get(), 0);
 }
 
-TEST_F(WatchedDeviceTest, EndsWhileTheDeviceHoldsACall) {
+TEST_P(WatchedDeviceTest, EndsWhileTheDeviceHoldsACall) {
   watch();
   Buffer buffer = Buffer::from_heap(4096);
   device_->hold(OperationKind::kRead);
@@ -213,21 +286,20 @@ TEST_F(WatchedDeviceTest, EndsWhileTheDeviceHoldsACall) {
   while (device_.use_count() > 1) std::this_thread::yield();
 }
 
-TEST_F(WatchedDeviceTest, ThreadsCanBeRetiredBetweenCalls) {
+// Other threads of the process come and go, so those of a call are known by their numbers.
+TEST_P(WatchedDeviceTest, ThreadsCanBeRetiredBetweenCalls) {
   watch();
-  const auto thread_count = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
-  };
-  const auto before = thread_count();
+  const auto is_there = [](pid_t thread) { return ::tgkill(::getpid(), thread, 0) == 0; };
   ASSERT_TRUE(watched_->flush());
-  EXPECT_EQ(thread_count(), before + 1);
+  const pid_t first = flusher_;
+  ASSERT_NE(first, ::gettid());
+  EXPECT_TRUE(is_there(first));
   watched_->retire_threads();
-  // A thread that was joined is listed until the kernel is done with it.
-  while (thread_count() != before) std::this_thread::yield();
+  EXPECT_FALSE(is_there(first));
   EXPECT_TRUE(watched_->flush());
 }
 
-TEST_F(WatchedDeviceTest, ManyCallersAreServedAtOnce) {
+TEST_P(WatchedDeviceTest, ManyCallersAreServedAtOnce) {
   watch();
   std::vector<Buffer> buffers;
   for (int i = 0; i < 32; ++i) buffers.push_back(Buffer::from_heap(4096));
@@ -238,6 +310,12 @@ TEST_F(WatchedDeviceTest, ManyCallersAreServedAtOnce) {
   device_->release();
   for (auto& read : reads) EXPECT_EQ(read.get(), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Callers, WatchedDeviceTest,
+                         ::testing::Values(Waits::kOnAThread, Waits::kHere),
+                         [](const auto& tested) {
+                           return tested.param == Waits::kHere ? "WaitHere" : "WaitForAThread";
+                         });
 
 }  // namespace
 }  // namespace kvslot::testing

@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "tests/support/attached_image.h"
 #include "tests/support/command.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/failing_file.h"
@@ -18,7 +20,9 @@
 namespace kvslot::testing {
 namespace {
 
-class HungDeviceTest : public ::testing::Test {
+// On the file itself, where a thread waits for each request, or on a loop device over it, where the
+// caller waits and leaves.
+class HungDeviceTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
@@ -26,6 +30,12 @@ class HungDeviceTest : public ::testing::Test {
     expect_ok(run_kvslot({"format", image, "--size", "64M"}));
     device_ = std::make_unique<FailingFile>(image, directory_.path("dev"));
     ASSERT_TRUE(device_->is_mounted());
+    store_path_ = device_->path();
+    if (GetParam() == std::string("loop")) {
+      loop_.emplace(store_path_);
+      store_path_ = loop_->path();
+      if (store_path_.empty()) GTEST_SKIP() << "no loop devices here";
+    }
     mount();
     shell("echo kept >\"$M/kept\" && sync \"$M\"");
   }
@@ -37,7 +47,7 @@ class HungDeviceTest : public ::testing::Test {
 
   // A test sets a deadline that can pass when everything hangs already.
   void mount() {
-    expect_ok(run_mount(device_->path(), guard_.path()));
+    expect_ok(run_mount(store_path_, guard_.path()));
     daemon_ = std::make_unique<DaemonProcess>(guard_.path());
   }
   CommandResult run(const std::string& script) {
@@ -66,16 +76,18 @@ class HungDeviceTest : public ::testing::Test {
     EXPECT_EQ(shell("cat \"$M/kept\""), "kept\n");
     shell("echo new >\"$M/new\" && sync \"$M\"");
     expect_ok(run_kvslot({"unmount", guard_.path()}));
-    EXPECT_EQ(run_kvslot({"fsck", device_->path()}).exit_code, 0);
+    EXPECT_EQ(run_kvslot({"fsck", store_path_}).exit_code, 0);
   }
 
   TempDir directory_;
   std::unique_ptr<FailingFile> device_;
+  std::optional<AttachedImage> loop_;
+  std::string store_path_;
   MountGuard guard_{directory_.path("mnt")};
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-TEST_F(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
+TEST_P(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
   hold_everything();
   BackgroundCommand sync(
       {"/bin/sh", "-c", "echo x >\"$0/hung\"; exec sync \"$0/hung\" 2>&1", guard_.path()});
@@ -90,7 +102,7 @@ TEST_F(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
   expect_everything_kept();
 }
 
-TEST_F(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
+TEST_P(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
   hold_everything();
   BackgroundCommand sync(
       {"/bin/sh", "-c", "echo x >\"$0/hung\"; exec sync \"$0/hung\" 2>&1", guard_.path()});
@@ -103,7 +115,7 @@ TEST_F(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
   expect_everything_kept();
 }
 
-TEST_F(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
+TEST_P(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
   for (const auto operation : {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
     device_->fail(operation, EIO);
   EXPECT_NE(run("echo x >\"$M/lost\" && sync \"$M/lost\"").exit_code, 0);
@@ -114,6 +126,9 @@ TEST_F(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
     device_->fail(operation, 0);
   expect_everything_kept();
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, HungDeviceTest, ::testing::Values("file", "loop"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace kvslot::testing
