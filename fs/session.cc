@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <kvslot/batcher.h>
+#include <kvslot/deadline.h>
 #include <kvslot/device.h>
 #include <kvslot/volume.h>
 #include <kvslot/watched_device.h>
@@ -56,7 +57,9 @@ std::string explain(const std::string& path, const Error& error) {
                          : "; 'kvslot fsck' says what is wrong, 'kvslot fsck --salvage DIR' takes "
                            "out what is whole");
     default:
-      return text;
+      return text + (error.os_errno == ETIMEDOUT
+                         ? "; see to the device, or give it more time with -o deadline=SECONDS"
+                         : "");
   }
 }
 
@@ -91,6 +94,11 @@ class MountedSession final : public Session {
   std::expected<void, Complaint> finish();
 
  private:
+  [[nodiscard]] std::chrono::seconds deadline() const {
+    return std::chrono::seconds(options_.deadline_seconds);
+  }
+  // Opening looks at the device and reads from it, so it may hang as any other call.
+  [[nodiscard]] Result<std::unique_ptr<Device>> open_device(const FileDeviceOptions& options) const;
   std::expected<void, Complaint> open_volume(bool shares_device);
   void start_threads();
   std::expected<void, Complaint> close_store();
@@ -118,16 +126,24 @@ class MountedSession final : public Session {
   std::optional<std::expected<void, Complaint>> finished_;
 };
 
+Result<std::unique_ptr<Device>> MountedSession::open_device(
+    const FileDeviceOptions& options) const {
+  auto opened = answer_in_time(deadline(), [path = options_.device_path, options] {
+    return open_file_device(path, options);
+  });
+  if (!opened) return fail(Errc::kIo, "device: open: no answer in time", ETIMEDOUT);
+  return std::move(*opened);
+}
+
 std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   FileDeviceOptions device_options{.engine = options_.engine, .read_only = options_.read_only};
   device_options.exclusive = !shares_device;
-  auto device = open_file_device(options_.device_path, device_options);
+  auto device = open_device(device_options);
   if (!device) return std::unexpected(explain(options_.device_path, device.error()));
   VolumeOptions volume_options{.read_only = options_.read_only, .inline_checkpoints = false};
   volume_options.staging_size_bytes = options_.staging_bytes;
-  auto watched = std::make_unique<WatchedDevice>(
-      std::move(*device),
-      WatchOptions{.deadline = std::chrono::seconds(options_.deadline_seconds)});
+  auto watched =
+      std::make_unique<WatchedDevice>(std::move(*device), WatchOptions{.deadline = deadline()});
   device_ = watched.get();
   auto volume = Volume::open(std::move(watched), volume_options);
   if (!volume) return std::unexpected(explain(options_.device_path, volume.error()));
@@ -165,11 +181,14 @@ std::expected<void, Complaint> MountedSession::open() {
   auto transport = choose_transport(options_.transport);
   if (!transport) return std::unexpected(transport.error());
   transport_ = std::move(*transport);
-  const bool as_block_device = is_block_device(options_.device_path);
+  // Where the path itself hangs, so will its opening.
+  const bool as_block_device = answer_in_time(deadline(), [path = options_.device_path] {
+                                 return is_block_device(path);
+                               }).value_or(false);
   if (as_block_device) {
     // Mounted as fuseblk, the kernel claims the device for the mount, which it cannot while we
     // claim it too; so this only finds out whether it is free.
-    const auto probe = open_file_device(options_.device_path, {.read_only = true});
+    const auto probe = open_device({.read_only = true});
     if (!probe) return std::unexpected(explain(options_.device_path, probe.error()));
   } else if (auto opened = open_volume(false); !opened) {
     return opened;

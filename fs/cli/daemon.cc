@@ -147,11 +147,11 @@ std::expected<Daemon, Complaint> Daemon::start(const MountOptions& mount,
   } while (count < 0 && errno == EINTR);
   if (count == 1 && first == 'R') return daemon;
   const std::string complaint = daemon.read_report();
-  const int status = wait_for(pid);
+  const auto status = daemon.wait_for_end();
   if (count == 1 && !complaint.empty()) return std::unexpected(complaint);
   return std::unexpected(
       fmt::format("{}: the daemon ended ({}) before the mount answered; run it with -f to see why",
-                  mount.device_path, death_of(status)));
+                  mount.device_path, status ? death_of(*status) : "held by the device"));
 }
 
 Daemon::Daemon(Daemon&& other) noexcept
@@ -172,18 +172,24 @@ std::string Daemon::read_report() const {
   }
 }
 
+// Its status; nothing where the device still holds a thread of it.
+std::optional<int> Daemon::wait_for_end() const {
+  const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+  const bool has_ended = pid_fd < 0 || cli::wait_for_end(pid_, pid_fd);
+  if (pid_fd >= 0) ::close(pid_fd);
+  if (!has_ended) return std::nullopt;
+  return wait_for(pid_);
+}
+
 std::expected<void, Complaint> Daemon::wait() {
   const std::string report = read_report();
-  const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
-  const bool has_ended = pid_fd < 0 || wait_for_end(pid_, pid_fd);
-  if (pid_fd >= 0) ::close(pid_fd);
-  if (!has_ended) return std::unexpected(kHeldByDevice);
-  const int status = wait_for(pid_);
+  const auto status = wait_for_end();
+  if (!status) return std::unexpected(kHeldByDevice);
   if (report.starts_with('E')) return std::unexpected(report.substr(1));
-  if (status == 0) return {};
+  if (*status == 0) return {};
   return std::unexpected(
       fmt::format("the daemon ended ({}) before the store was closed; what was synced is safe",
-                  death_of(status)));
+                  death_of(*status)));
 }
 
 }  // namespace kvslot::cli

@@ -5,6 +5,8 @@
 #include <sys/types.h>
 
 #include <expected>
+#include <optional>
+#include <string>
 
 #include "fs/mount_options.h"
 #include "fs/session.h"
@@ -36,6 +38,7 @@ class Daemon {
  private:
   Daemon(pid_t pid, int report_fd) : pid_(pid), report_fd_(report_fd) {}
   [[nodiscard]] std::string read_report() const;
+  [[nodiscard]] std::optional<int> wait_for_end() const;
 
   pid_t pid_;
   int report_fd_;  // 'R' when ready, then or instead 'E' and a complaint

@@ -115,6 +115,21 @@ TEST_P(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
   expect_everything_kept();
 }
 
+TEST_P(HungDeviceTest, ADeviceThatHangsWhenItIsOpenedIsRefusedInTime) {
+  expect_ok(run_kvslot({"unmount", guard_.path()}));
+  hold_everything();
+  const auto refused = run_kvslot({"mount", store_path_, guard_.path(), "-o", "deadline=1"});
+  expect_refused(refused, 1, store_path_ + ": ");
+  EXPECT_NE(refused.err.find("timed out"), std::string::npos) << refused.err;
+  device_->release();
+  // The one that was refused lets go of it when it is answered.
+  while (run_mount(store_path_, guard_.path()).err.find("open elsewhere") != std::string::npos) {
+  }
+  EXPECT_EQ(shell("cat \"$M/kept\""), "kept\n");
+  expect_ok(run_kvslot({"unmount", guard_.path()}));
+  mount();
+}
+
 TEST_P(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
   for (const auto operation : {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
     device_->fail(operation, EIO);
