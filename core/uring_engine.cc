@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/leavable_ring.h"
-
 namespace kvslot {
 namespace {
 
@@ -49,21 +47,33 @@ void UringEngine::run(int fd, std::span<IoRequest> requests) {
 bool UringEngine::run_or_leave(int fd, std::span<IoRequest> requests,
                                const std::function<bool()>& is_over,
                                std::unique_ptr<LateRequests>& late) {
-  // It knows no engine, and may serve several.
-  thread_local std::unique_ptr<LeavableRing> ring;
   if (requests.size() > kLeavableRequestsMax || !can_leave_.load(std::memory_order_relaxed))
     return false;
-  if (ring == nullptr) ring = LeavableRing::open();
+  std::unique_ptr<LeavableRing> ring = take_leavable_ring();
   if (ring == nullptr) return false;
   const LeavableEnd end = ring->run(fd, requests, is_over, counters_);
-  if (end == LeavableEnd::kDone) return true;
   if (end == LeavableEnd::kLeft) {
     late = std::move(ring);
     return true;
   }
   if (end == LeavableEnd::kUnsupported) can_leave_.store(false, std::memory_order_relaxed);
-  if (end == LeavableEnd::kBroken) ring.reset();
-  return false;
+  if (end != LeavableEnd::kBroken) {
+    const MutexLock lock(mutex_);
+    idle_leavable_rings_.push_back(std::move(ring));
+  }
+  return end == LeavableEnd::kDone;
+}
+
+std::unique_ptr<LeavableRing> UringEngine::take_leavable_ring() {
+  {
+    const MutexLock lock(mutex_);
+    if (!idle_leavable_rings_.empty()) {
+      auto ring = std::move(idle_leavable_rings_.back());
+      idle_leavable_rings_.pop_back();
+      return ring;
+    }
+  }
+  return LeavableRing::open();
 }
 
 std::size_t UringEngine::ring_count() const {

@@ -1,6 +1,6 @@
 // Carries out batches with io_uring: each calling thread has a ring of its own, made when its
-// first batch comes; a single request is a plain system call, which is cheaper. Callers that may
-// leave have a core/leavable_ring each.
+// first batch comes; a single request is a plain system call, which is cheaper. A caller that may
+// leave takes a core/leavable_ring for the call.
 #pragma once
 
 #include <kvslot/mutex.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/io_engine.h"
+#include "core/leavable_ring.h"
 #include "core/posix_engine.h"
 #include "core/uring_ring.h"
 
@@ -44,6 +45,7 @@ class UringEngine final : public IoEngine {
   UringEngine(UringOptions options, std::string detail, IoCounters& counters)
       : options_(options), detail_(std::move(detail)), counters_(counters), posix_("", counters) {}
   UringRing* ring_of_this_thread();
+  std::unique_ptr<LeavableRing> take_leavable_ring();
 
   const UringOptions options_;
   const std::string detail_;
@@ -53,6 +55,8 @@ class UringEngine final : public IoEngine {
 
   mutable Mutex mutex_;
   std::vector<std::weak_ptr<UringRing>> rings_ GUARDED_BY(mutex_);
+  // As many as there were callers at once: any thread can use any of them.
+  std::vector<std::unique_ptr<LeavableRing>> idle_leavable_rings_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvslot
