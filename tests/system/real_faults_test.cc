@@ -1,6 +1,6 @@
-// Devices that fail for real below a mount: images that are cut short or find no room, network
-// block devices that refuse and delay, disks with sectors of 4096 bytes, and ends that come in the
-// middle of everything. What was acknowledged is right, what failed said so.
+// Devices that fail for real below a mount: images that are cut short or find no room, disks with
+// sectors of 4096 bytes, and ends that come in the middle of everything. What was acknowledged is
+// right, what failed said so.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -28,114 +28,13 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/proc_files.h"
+#include "tests/support/real_faults.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
 #include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
-
-constexpr std::size_t kMebibyte = 1 << 20;
-
-// The bytes of a key, different in each.
-std::string value_of(const std::string& key, std::size_t size_bytes) {
-  std::string value;
-  value.reserve(size_bytes + key.size() + 24);
-  for (std::size_t line = 0; value.size() < size_bytes; ++line) {
-    value += key + ":" + std::to_string(line) + "\n";
-  }
-  value.resize(size_bytes);
-  return value;
-}
-
-// Writes a whole file, durably; the errno of what failed first, or 0.
-int put(const std::string& path, const std::string& value) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return errno;
-  int error = 0;
-  for (std::size_t done = 0; done < value.size() && error == 0;) {
-    const ssize_t count = ::write(fd, value.data() + done, value.size() - done);
-    if (count < 0)
-      error = errno;
-    else
-      done += static_cast<std::size_t>(count);
-  }
-  if (error == 0 && ::fsync(fd) != 0) error = errno;
-  if (::close(fd) != 0 && error == 0) error = errno;
-  return error;
-}
-
-class RealFaults : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-
-  static void format(const std::string& device, const std::string& size = {}) {
-    Words words = {"format", device, "--force"};
-    if (!size.empty()) words.insert(words.end(), {"--size", size});
-    expect_ok(run_kvslot(words));
-  }
-  void mount(const std::string& device, const std::string& options = "rw") const {
-    expect_ok(run_mount(device, mount_.path(), options));
-  }
-  void unmount() const { expect_ok(run_kvslot({"unmount", mount_.path()})); }
-  static void expect_sound(const std::string& device) {
-    const CommandResult checked = run_kvslot({"fsck", device});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
-  }
-  void kill() const { DaemonProcess(mount_.path()).kill(); }
-  void put_durably(const std::string& key, std::size_t size_bytes) {
-    ASSERT_EQ(put(mount_.path(key), value_of(key, size_bytes)), 0) << key;
-    durable_[key] = value_of(key, size_bytes);
-  }
-  // Behind the last byte that the device holds of a value.
-  [[nodiscard]] std::size_t end_on_device(const std::string& key) const {
-    std::size_t end = 0;
-    for (const StoredExtent& extent : extents_of(mount_.path(), key)) {
-      end = std::max(end, extent.device_offset_bytes + extent.size_bytes);
-    }
-    EXPECT_GT(end, 0U) << key << " is nowhere";
-    return end;
-  }
-  // What the kernel still has of the values would hide what the device says.
-  void forget_pages() const {
-    for (const auto& file : std::filesystem::directory_iterator(mount_.path())) {
-      const int fd = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
-      EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0) << file.path();
-      ::close(fd);
-    }
-  }
-  // Everything acknowledged is there, byte for byte, and no key has bytes of anything else.
-  void expect_durable() const {
-    const TreeContent found = read_tree(mount_.path());
-    EXPECT_EQ(found.failures, "");
-    for (const auto& [key, value] : durable_) {
-      const auto at = found.files.find(key);
-      ASSERT_NE(at, found.files.end()) << key;
-      EXPECT_TRUE(at->second == value) << key << ", " << at->second.size() << " bytes";
-    }
-  }
-  // Puts, a kill, a recovery and a check.
-  void expect_good_device(const std::string& device) {
-    mount(device);
-    for (int i = 0; i < 8; ++i) put_durably("first" + std::to_string(i), 1000 + 70000 * i);
-    kill();
-    mount(device);
-    expect_durable();
-    for (int i = 0; i < 8; ++i) put_durably("second" + std::to_string(i), 4096 << i);
-    unmount();
-    expect_sound(device);
-    mount(device);
-    expect_durable();
-    unmount();
-  }
-
-  TempDir directory_;
-  MountGuard mount_{directory_.path("mnt")};
-  const std::string image_ = directory_.path("store.img");
-  std::map<std::string, std::string> durable_;
-};
 
 // ---- Images
 
@@ -272,82 +171,6 @@ TEST_F(RealFaults, AZramDiskHoldsAStore) {
   expect_sectors_of_4096_bytes(disk.path());
   format(disk.path());
   expect_good_device(disk.path());
-}
-
-// ---- Network block devices that fail
-
-// nbdkit behind nbdfuse: a file whose writes and reads fail while a trigger exists.
-class NbdDevice {
- public:
-  NbdDevice(const TempDir& directory, const Words& filters)
-      : guard_(directory.path("nbd")), path_(guard_.path("nbd")) {
-    Words words = {"nbdfuse", guard_.path(), "--command", "nbdkit", "-s", "--exit-with-parent"};
-    for (const std::string& filter : filters) {
-      if (!filter.contains('=')) words.push_back("--filter=" + filter);
-    }
-    words.insert(words.end(), {"file", directory.path("below.img")});
-    for (const std::string& filter : filters) {
-      if (filter.contains('=')) words.push_back(filter);
-    }
-    server_ = std::make_unique<BackgroundCommand>(words);
-    while (!std::filesystem::exists(path_) && server_->is_running()) ::sched_yield();
-  }
-  ~NbdDevice() { (void)run_command({"fusermount3", "-u", "-z", guard_.path()}); }
-  NbdDevice(const NbdDevice&) = delete;
-  NbdDevice& operator=(const NbdDevice&) = delete;
-  [[nodiscard]] bool is_there() const { return std::filesystem::exists(path_); }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  MountGuard guard_;
-  std::string path_;
-  std::unique_ptr<BackgroundCommand> server_;
-};
-
-bool has_nbd() { return run_shell("command -v nbdkit && command -v nbdfuse").exit_code == 0; }
-
-TEST_F(RealFaults, ADiskThatRefusesWritesFailsThemAndKeepsWhatItHas) {
-  if (!has_nbd()) GTEST_SKIP() << "no nbdkit or nbdfuse; scripts/install_deps.sh --test";
-  (void)directory_.make_image("below.img", 64 * kMebibyte);
-  const std::string trigger = directory_.path("trigger");
-  const NbdDevice disk(directory_, {"error", "error-pwrite=EIO", "error-pwrite-rate=100%",
-                                    "error-pwrite-file=" + trigger});
-  ASSERT_TRUE(disk.is_there());
-  format(disk.path());
-  mount(disk.path());
-  for (int i = 0; i < 8; ++i) put_durably("good" + std::to_string(i), 100000);
-  std::ofstream(trigger) << "";
-  EXPECT_EQ(put(mount_.path("bad"), value_of("bad", 100000)), EIO);
-  expect_durable();  // reads go on
-  std::filesystem::remove(trigger);
-  kill();
-  mount(disk.path());
-  expect_durable();
-  put_durably("bad", 100000);
-  unmount();
-  expect_sound(disk.path());
-}
-
-TEST_F(RealFaults, ADiskThatRefusesReadsGivesNoOtherBytes) {
-  if (!has_nbd()) GTEST_SKIP() << "no nbdkit or nbdfuse; scripts/install_deps.sh --test";
-  (void)directory_.make_image("below.img", 64 * kMebibyte);
-  const std::string trigger = directory_.path("trigger");
-  const NbdDevice disk(directory_, {"error", "delay", "error-pread=EIO", "error-pread-rate=100%",
-                                    "error-pread-file=" + trigger, "rdelay=1ms", "wdelay=1ms"});
-  ASSERT_TRUE(disk.is_there());
-  format(disk.path());
-  mount(disk.path());
-  for (int i = 0; i < 8; ++i) put_durably("key" + std::to_string(i), 100000);
-  unmount();
-  mount(disk.path());
-  std::ofstream(trigger) << "";
-  const TreeContent refused = read_tree(mount_.path());
-  EXPECT_TRUE(refused.files.empty());
-  EXPECT_NE(refused.failures, "");
-  std::filesystem::remove(trigger);
-  expect_durable();
-  unmount();
-  expect_sound(disk.path());
 }
 
 // ---- Ends
