@@ -263,21 +263,42 @@ Result<void> cover_cut_block(Volume::State& state) REQUIRES(state.commit_turn) {
   return {};
 }
 
+// The log goes on here, behind blocks that are all durable.
+void continue_at(Volume::State& state, const JournalPosition& head)
+    REQUIRES(state.commit_turn, state.mutex) {
+  state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
+  state.next_sequence = head.sequence;
+  state.published_upto = state.durable_upto = head.sequence - 1;
+  state.journal_info.size_bytes = state.geometry.journal_size_bytes;
+  state.journal_info.head_offset_bytes = head.offset_bytes;
+  state.journal_info.tail_offset_bytes = head.offset_bytes;
+  state.journal_info.epoch = head.epoch;
+}
+
 // The store is too full for a checkpoint. The log goes on where it ended, in its old epoch, so that
 // keys can be removed; what may follow there from an earlier life names other predecessors.
 Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
     REQUIRES(state.checkpoint_mutex) {
   MutexLock turn(state.commit_turn);
-  const JournalPosition& head = recovery.loaded().end();
-  state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
+  {
+    MutexLock lock(state.mutex);
+    continue_at(state, recovery.loaded().end());
+  }
   state.ring->release_before(state.superblock.current.replay_from);
   if (recovery.is_cut())
     if (auto ok = cover_cut_block(state); !ok) return ok;
   MutexLock lock(state.mutex);
-  state.journal_info.epoch = head.epoch;
   state.journal_info.used_bytes = state.ring->used_bytes();
   state.journal_info.tail_offset_bytes = state.ring->tail_offset_bytes();
   return {};
+}
+
+// A superblock that was written in part may be the one in force after a crash, and its log is that
+// of the new epoch: what went on in the old one would be lost with all that was acknowledged there.
+bool may_go_on_behind(Volume::State& state, const Recovery& recovery, const Error& why) {
+  MutexLock lock(state.mutex);
+  return why.code == Errc::kNoSpace && !recovery.fell_back() && !state.is_superblock_uncertain &&
+         state.read_only_reason == nullptr;
 }
 
 // Opens a new epoch behind what was replayed.
@@ -293,17 +314,10 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   }
   {
     MutexLock turn(state.commit_turn);
-    state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
     MutexLock lock(state.mutex);
-    state.next_sequence = head.sequence;
-    state.published_upto = head.sequence - 1;
-    state.durable_upto = head.sequence - 1;
+    continue_at(state, head);
     state.next_object = recovery.loaded().next_object() + (unclean ? kObjectGap : 0);
     state.next_stamp = recovery.loaded().next_stamp() + (unclean ? kStampGap : 0);
-    state.journal_info.size_bytes = state.geometry.journal_size_bytes;
-    state.journal_info.head_offset_bytes = head.offset_bytes;
-    state.journal_info.tail_offset_bytes = head.offset_bytes;
-    state.journal_info.epoch = head.epoch;
     state.update_checkpoint_reserve();
   }
   if (state.options.read_only) return {};
@@ -316,9 +330,9 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   // The root that was loaded is the current one, and the damaged one is forgotten next.
   if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);
   if (recovery.needs_checkpoint()) {
-    auto written = run_checkpoint(state, false);
-    const bool does_not_fit = !written && written.error().code == Errc::kNoSpace;
-    return does_not_fit && !recovery.fell_back() ? go_on_behind(state, recovery) : written;
+    const auto written = run_checkpoint(state, false);
+    if (written || !may_go_on_behind(state, recovery, written.error())) return written;
+    return go_on_behind(state, recovery);
   }
   Superblock next = state.superblock;
   next.clean = false;

@@ -266,5 +266,60 @@ TEST_F(RecoveryFaultsTest, ASuperblockThatWasWrittenInPartNamesNoSlotsThatWereUs
   }
 }
 
+// The second superblock that is written finds no space: copy 0 has it all the same, copy 2 not.
+class ShortOfSpaceDevice final : public BorrowedDevice {
+ public:
+  ShortOfSpaceDevice(std::shared_ptr<Device> device, bool tells_the_truth)
+      : BorrowedDevice(std::move(device)), tells_the_truth_(tells_the_truth) {}
+  void run(std::span<IoRequest> requests) override {
+    const auto offsets = superblock_offsets(info().size_bytes);
+    for (IoRequest& request : requests) {
+      const bool is_second = request.op == IoOp::kWrite &&
+                             ((request.offset_bytes == offsets[0] && ++of_copy_0_ == 2) ||
+                              (request.offset_bytes == offsets[2] && ++of_copy_2_ == 2));
+      const bool is_done = !is_second || request.offset_bytes == offsets[0];
+      if (is_done) BorrowedDevice::run({&request, 1});
+      if (is_second && (!is_done || !tells_the_truth_)) request.error = ENOSPC;
+    }
+  }
+
+ private:
+  const bool tells_the_truth_;
+  int of_copy_0_ = 0, of_copy_2_ = 0;
+};
+
+// The opening may succeed or not; what is acknowledged after it stays.
+TEST_F(RecoveryFaultsTest, ASuperblockWithoutSpaceDuringTheOpeningCostsNothingThatIsPutLater) {
+  for (int kind = 0; kind < 4; ++kind) {
+    SCOPED_TRACE("kind " + std::to_string(kind));
+    open(make_device(16 * kMiB));
+    put_durably("a");
+    const Geometry geometry = volume_->geometry();
+    volume_.reset();
+    device_ = device_->process_crash();
+    // A slot of the checkpoint is bad, too, which a block of the journal says.
+    if (kind >= 2)
+      device_->add_fault(
+          {.kind = OperationKind::kWrite,
+           .skip = 1,  // the value is written again
+           .times = 1,
+           .offset_bytes = geometry.slots_offset_bytes,
+           .size_bytes = std::uint64_t{geometry.slot_count} * geometry.slot_size_bytes});
+    auto opened = Volume::open(std::make_unique<ShortOfSpaceDevice>(device_, kind % 2 == 0), {});
+    if (!opened) opened = Volume::open(std::make_unique<BorrowedDevice>(device_), {});
+    ASSERT_TRUE(opened) << opened.error().step;
+    volume_ = std::move(*opened);
+    EXPECT_EQ(stat("slots_quarantined"), kind >= 2 ? 1U : 0U);
+    put_durably("b");
+    for (const CrashMode mode : {CrashMode::kNone, CrashMode::kAll}) {
+      ASSERT_NO_FATAL_FAILURE(crash(mode));
+      EXPECT_THAT(keys(), ElementsAre("a", "b"));
+      expect_value("a");
+      expect_value("b");
+      expect_slots_accounted(*volume_);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvslot::testing
