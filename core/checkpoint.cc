@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "core/device_io.h"
 #include "core/state.h"
@@ -225,29 +226,47 @@ CheckpointInfo info_of(const CheckpointRoot& root) {
       .sequence = root.sequence, .size_bytes = root.stream_bytes, .written_ns = root.written_ns};
 }
 
+// One copy is enough: the other one has, at worst, an older superblock, which its lower sequence
+// gives away. A device that is lost may carry a write out later, whatever it said.
+Result<void> write_half(Volume::State& state, const Superblock& next, SuperblockHalf half) {
+  const auto unwritten = write_superblock_half(*state.device, next, half);
+  bool is_lost = false;
+  for (const auto& [copy, error] : unwritten) {
+    state.stop_if_lost(error.os_errno);
+    is_lost |= is_device_lost(error.os_errno);
+    if (is_lost) break;
+    state.note_fault({.time_ns = 0,
+                      .operation = "superblock",
+                      .key = {},
+                      .slot = {},
+                      .os_errno = to_errno(error),
+                      .action = "copy " + std::to_string(copy) + " could not be written"});
+  }
+  if (is_lost || unwritten.size() == kCopiesInHalf) return std::unexpected(unwritten.back().error);
+  return {};
+}
+
 }  // namespace
 
 Result<void> Volume::State::switch_superblock(const Superblock& next) {
   superblock.sequence = next.sequence;  // spent, even if a copy gets no further
-  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kFirst); !ok) {
-    stop_if_lost(ok.error().os_errno);
-    return ok;
-  }
+  if (auto ok = write_half(*this, next, SuperblockHalf::kFirst); !ok) return ok;
   if (auto ok = flush_device(); !ok) return ok;
   superblock = next;  // from here on a crash finds it, whatever becomes of the other copies
-  if (auto ok = write_superblock_half(*device, next, SuperblockHalf::kSecond); !ok) {
-    stop_if_lost(ok.error().os_errno);  // the device may carry the write out later
-    note_fault({.time_ns = 0,
-                .operation = "superblock",
-                .key = {},
-                .slot = {},
-                .os_errno = to_errno(ok.error()),
-                .action = "two of four copies are the older ones"});
-  }
+  static_cast<void>(write_half(*this, next, SuperblockHalf::kSecond));
   return {};
 }
 
 namespace {
+
+void note_failure(Volume::State& state, const Error& error) {
+  state.note_fault({.time_ns = 0,
+                    .operation = "checkpoint",
+                    .key = {},
+                    .slot = {},
+                    .os_errno = to_errno(error),
+                    .action = "the checkpoint before it stays in force"});
+}
 
 // A superblock that could not be written may stand in one of its places all the same, and would be
 // the newest there is after a crash. Before the slots that it names are used again, another one
@@ -259,7 +278,10 @@ Result<void> supersede_uncertain(Volume::State& state) REQUIRES(state.checkpoint
   }
   Superblock again = state.superblock;
   ++again.sequence;
-  if (auto ok = state.switch_superblock(again); !ok) return ok;
+  if (auto ok = state.switch_superblock(again); !ok) {
+    note_failure(state, ok.error());
+    return ok;
+  }
   MutexLock lock(state.mutex);
   state.is_superblock_uncertain = false;
   state.update_checkpoint_reserve();
@@ -303,12 +325,7 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
   }
   if (!outcome) {
     root ? writer.keep_slots_as_uncertain() : writer.give_slots_back();
-    state.note_fault({.time_ns = 0,
-                      .operation = "checkpoint",
-                      .key = {},
-                      .slot = {},
-                      .os_errno = to_errno(outcome.error()),
-                      .action = "the checkpoint before it stays in force"});
+    note_failure(state, outcome.error());
     return outcome;
   }
   writer.keep_slots();

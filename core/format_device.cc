@@ -124,7 +124,8 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
   superblock.previous = superblock.current;
   if (auto ok = allocate_journal(device, *geometry); !ok) return fail(ok);
   for (const auto half : {SuperblockHalf::kFirst, SuperblockHalf::kSecond}) {
-    if (auto ok = write_superblock_half(device, superblock, half); !ok) return fail(ok);
+    const auto unwritten = write_superblock_half(device, superblock, half);
+    if (!unwritten.empty()) return std::unexpected(unwritten.front().error);
     if (auto ok = device.flush(); !ok) return fail(ok);
   }
   return geometry;

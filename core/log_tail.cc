@@ -190,6 +190,11 @@ Result<void> LogTail::write_or_confirm(std::uint64_t offset_bytes, Bytes bytes,
                                        const std::function<bool(ConstBytes)>& holds) {
   const auto written = write_device(*state_.device, offset_bytes, bytes);
   if (written || is_device_lost(written.error().os_errno)) return written;
+  if (!state_.device->info().is_direct)
+    return fail(written.error().code,
+                "what was written last cannot be written again, and may be in the page cache only; "
+                "mount with -o ro, or take out what is whole with 'kvslot fsck --salvage DIR'",
+                written.error().os_errno);
   if (auto ok = read_device(*state_.device, offset_bytes, bytes); !ok) return ok;
   if (!holds(bytes)) return written;
   state_.note_fault({.time_ns = 0,

@@ -34,11 +34,11 @@ const Superblock* best_of(const std::vector<Superblock>& good) {
   return best == good.end() ? nullptr : &*best;
 }
 
-CopyScan scan_copies(Device& device) {
+CopyScan scan_copies(Device& device, std::uint64_t size_bytes) {
   CopyScan scan;
   std::vector<Superblock> good;
   const Buffer block = Buffer::from_heap(kBlockSizeBytes);
-  for (const std::uint64_t offset : superblock_offsets(device.info().size_bytes)) {
+  for (const std::uint64_t offset : superblock_offsets(size_bytes)) {
     const auto read = read_device(device, offset, block.first(kBlockSizeBytes));
     const Result<Superblock> copy =
         read ? decode_superblock(block.first(kBlockSizeBytes)) : Result<Superblock>(fail(read));
@@ -63,7 +63,10 @@ CopyScan scan_copies(Device& device) {
 Result<Superblock> read_superblock(Device& device) {
   if (device.info().size_bytes < kStoreSizeBytesMin)
     return fail(Errc::kCorrupt, "shorter than any store; was it cut off?", EINVAL);
-  const CopyScan scan = scan_copies(device);
+  CopyScan scan = scan_copies(device, device.info().size_bytes);
+  // On a device that has grown the copies at the end are where the end was.
+  if (scan.best && scan.best->geometry.size_bytes < device.info().size_bytes)
+    scan = scan_copies(device, scan.best->geometry.size_bytes);
   if (scan.any_error && scan.first_error.code == Errc::kInvalid)
     return std::unexpected(scan.first_error);
   if (!scan.best) return std::unexpected(scan.first_error);
@@ -72,15 +75,21 @@ Result<Superblock> read_superblock(Device& device) {
   return *scan.best;
 }
 
-Result<void> write_superblock_half(Device& device, const Superblock& superblock,
-                                   SuperblockHalf half) {
+std::vector<UnwrittenCopy> write_superblock_half(Device& device, const Superblock& superblock,
+                                                 SuperblockHalf half) {
+  std::vector<UnwrittenCopy> unwritten;
   const std::vector<std::byte> bytes = encode_superblock(superblock);
   const Buffer block = Buffer::from_heap(kBlockSizeBytes);
   std::memcpy(block.data(), bytes.data(), bytes.size());
   const auto offsets = superblock_offsets(superblock.geometry.size_bytes);
-  for (std::size_t copy = half == SuperblockHalf::kFirst ? 0 : 1; copy < offsets.size(); copy += 2)
-    if (auto ok = write_device(device, offsets[copy], block.first(kBlockSizeBytes)); !ok) return ok;
-  return {};
+  for (std::size_t copy = half == SuperblockHalf::kFirst ? 0 : 1; copy < offsets.size();
+       copy += 2) {
+    const auto written = write_device(device, offsets[copy], block.first(kBlockSizeBytes));
+    if (written) continue;
+    unwritten.push_back({copy, written.error()});
+    if (is_device_lost(written.error().os_errno)) break;
+  }
+  return unwritten;
 }
 
 }  // namespace kvslot

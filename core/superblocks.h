@@ -4,6 +4,8 @@
 
 #include <kvslot/device.h>
 
+#include <vector>
+
 #include "core/layout.h"
 
 namespace kvslot {
@@ -14,9 +16,18 @@ namespace kvslot {
 [[nodiscard]] Result<Superblock> read_superblock(Device& device);
 
 // Writes half of the copies: the first half, then (after a flush, which is the caller's) the
-// second. Whatever a crash leaves, one valid copy is the old or the new.
+// second. Whatever a crash leaves, one valid copy is the old or the new, if the second half waits
+// until one of the first was written.
+//   returns  the copies that were not; none is tried after one that failed because the device is
+//            lost
 enum class SuperblockHalf : std::uint8_t { kFirst, kSecond };
-[[nodiscard]] Result<void> write_superblock_half(Device& device, const Superblock& superblock,
-                                                 SuperblockHalf half);
+inline constexpr std::size_t kCopiesInHalf = kSuperblockCopies / 2;
+struct UnwrittenCopy {
+  std::size_t copy = 0;
+  Error error;
+};
+[[nodiscard]] std::vector<UnwrittenCopy> write_superblock_half(Device& device,
+                                                               const Superblock& superblock,
+                                                               SuperblockHalf half);
 
 }  // namespace kvslot

@@ -109,7 +109,7 @@ class History {
   std::shared_ptr<SimulatedDevice> lose_power() {
     constexpr CrashMode kModes[] = {CrashMode::kNone, CrashMode::kAll, CrashMode::kRandom,
                                     CrashMode::kRandom, CrashMode::kPrefix};
-    // After a failed flush the cache shows what the device lost: the next opening believes it.
+    // After a failed flush the cache shows what the device lost: the next opening writes it again.
     if (one_in(6)) return device().process_crash();
     return device().survivor(random_(), kModes[random(std::size(kModes))]);
   }

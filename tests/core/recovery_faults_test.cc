@@ -225,22 +225,30 @@ TEST_F(RecoveryFaultsTest, WhatIsFoundAfterAFailedFlushIsThereAfterPowerLoss) {
   }
 }
 
-// Of the superblock that ends a checkpoint one copy is written and one fails; all other free slots
+// Of the superblock that ends a checkpoint both copies fail, and one is there; all other free slots
 // turn out to be bad, so that the next checkpoint needs those that it names, and power is lost
 // then.
 TEST_F(RecoveryFaultsTest, ASuperblockThatWasWrittenInPartNamesNoSlotsThatWereUsedAgain) {
+  SimulatedDeviceOptions options;
+  options.seed = 2;  // of a torn block something is there
   bool is_over = false;
   for (std::uint64_t step = 0; !is_over && !HasFailure(); ++step) {
     SCOPED_TRACE("power lost after operation " + std::to_string(step));
-    open(make_device(16 * kMiB, 1 << 20));
+    open(make_device(16 * kMiB, 1 << 20, options));
     put_durably("a", 10);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(volume_->checkpoint());
     while (volume_->space().free_blocks > volume_->geometry().blocks_per_slot())
       put_durably("ballast" + std::to_string(volume_->space().free_blocks), 10);
-    device_->add_fault({.kind = OperationKind::kWrite,
-                        .offset_bytes = superblock_offsets(device_->info().size_bytes)[2],
-                        .size_bytes = kBlockSizeBytes});
+    const auto offsets = superblock_offsets(device_->info().size_bytes);
+    for (const std::size_t copy : {0, 2})
+      device_->add_fault({.kind = OperationKind::kWrite,
+                          .effect = copy == 0 ? WriteEffect::kTorn : WriteEffect::kRefused,
+                          .offset_bytes = offsets[copy],
+                          .size_bytes = kBlockSizeBytes});
+    const std::uint64_t before = read_superblock(*device_)->sequence;
     EXPECT_FALSE(volume_->checkpoint());
+    ASSERT_GT(read_superblock(*device_)->sequence, before)
+        << "this test is about a copy that is there";
     device_->clear_faults();
     expect_slots_accounted(*volume_);
     std::uint32_t cursor = 0;
@@ -318,6 +326,102 @@ TEST_F(RecoveryFaultsTest, ASuperblockWithoutSpaceDuringTheOpeningCostsNothingTh
       expect_value("b");
       expect_slots_accounted(*volume_);
     }
+  }
+}
+
+// A copy that takes no write, and that can be read or not, while power is lost at any point of an
+// opening and two checkpoints.
+TEST_F(RecoveryFaultsTest, ASuperblockCopyThatTakesNoWriteStopsNothing) {
+  for (unsigned kind = 0; kind < 2 * kSuperblockCopies && !HasFailure(); ++kind) {
+    const auto break_copy = [&](SimulatedDevice& device) {
+      Fault fault{.kind = OperationKind::kWrite,
+                  .offset_bytes = superblock_offsets(device.info().size_bytes)[kind / 2],
+                  .size_bytes = kBlockSizeBytes};
+      device.add_fault(fault);
+      fault.kind = OperationKind::kRead;
+      if (kind % 2 == 1) device.add_fault(fault);
+    };
+    open(make_device(16 * kMiB));
+    put_durably("a");
+    const std::shared_ptr<SimulatedDevice> dead = device_;
+    bool is_over = false;
+    for (std::uint64_t step = 0; !is_over && !HasFailure(); ++step) {
+      SCOPED_TRACE("copy " + std::to_string(kind / 2) + (kind % 2 == 1 ? ", unreadable" : "") +
+                   ", power lost after operation " + std::to_string(step));
+      auto survivor = dead->survivor(1, CrashMode::kAll);
+      break_copy(*survivor);
+      survivor->crash_after_operations(step);
+      bool has_b = false;
+      if (try_open(std::move(survivor))) {
+        has_b = put_key(*volume_, "b", value_of('b' + 1, 5000)) && volume_->checkpoint();
+        is_over = has_b && volume_->checkpoint() && volume_->close();
+        if (is_over) {
+          EXPECT_EQ(volume_->inspector().faults().back().operation, "superblock");
+        }
+      }
+      ASSERT_TRUE(is_over || device_->is_crashed()) << "the store was stopped by one copy";
+      const std::shared_ptr<SimulatedDevice> left = device_;
+      for (const CrashMode mode : {CrashMode::kNone, CrashMode::kRandom, CrashMode::kAll}) {
+        auto next = left->survivor(step, mode);
+        break_copy(*next);
+        ASSERT_NO_FATAL_FAILURE(open(std::move(next)));
+        expect_value("a");
+        if (has_b) expect_value("b");
+        expect_slots_accounted(*volume_);
+      }
+    }
+  }
+}
+
+TEST_F(RecoveryFaultsTest, OnADeviceThatHasGrownTheCopiesAtTheOldEndCount) {
+  const std::vector<std::byte> before = bytes_of_device(*device_);
+  put_durably("a");
+  ASSERT_TRUE(volume_->checkpoint());
+  const std::vector<std::byte> now = bytes_of_device(*device_);
+  const std::uint64_t newest = read_superblock(*device_)->sequence;
+  auto grown = std::make_unique<SimulatedDevice>(SimulatedDeviceOptions{.size_bytes = 20 * kMiB});
+  grown->poke(0, now);
+  for (const std::size_t copy : {0, 1}) {
+    const std::uint64_t offset = superblock_offsets(device_->info().size_bytes)[copy];
+    grown->poke(offset, ConstBytes(before).subspan(offset, kBlockSizeBytes));
+  }
+  EXPECT_EQ(read_superblock(*grown)->sequence, newest);
+  open(std::move(grown));
+  expect_value("a");
+}
+
+// A device whose transfers go through the page cache.
+class CachedDevice final : public BorrowedDevice {
+ public:
+  explicit CachedDevice(std::shared_ptr<Device> device)
+      : BorrowedDevice(std::move(device)), info_(BorrowedDevice::info()) {
+    info_.is_direct = false;
+  }
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+
+ private:
+  DeviceInfo info_;
+};
+
+TEST_F(RecoveryFaultsTest, WhatIsReadFromTheCacheDoesNotProveThatItWasWritten) {
+  put_durably("a");
+  const std::shared_ptr<SimulatedDevice> dead = device_;
+  const Geometry geometry = volume_->geometry();
+  for (const std::uint64_t offset : {geometry.slots_offset_bytes, geometry.journal_offset_bytes}) {
+    const auto left = [&] {
+      std::shared_ptr<SimulatedDevice> device = dead->process_crash();
+      device->add_fault(
+          {.kind = OperationKind::kWrite, .offset_bytes = offset, .size_bytes = kBlockSizeBytes});
+      return device;
+    };
+    EXPECT_TRUE(Volume::open(std::make_unique<BorrowedDevice>(left()), {}));
+    const auto opened = Volume::open(std::make_unique<CachedDevice>(left()), {});
+    ASSERT_FALSE(opened) << "offset " << offset;
+    EXPECT_EQ(opened.error().os_errno, EIO);
+    EXPECT_THAT(opened.error().step, HasSubstr("page cache only; mount with -o ro"));
+    const auto shown = Volume::open(std::make_unique<CachedDevice>(left()), {.read_only = true});
+    ASSERT_TRUE(shown);
+    EXPECT_TRUE(read_key(**shown, "a") == value_of('a' + 1, 5000));
   }
 }
 

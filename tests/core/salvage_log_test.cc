@@ -148,6 +148,14 @@ std::set<Attempt> attempts_on(SimulatedDevice& device) {
   return attempts;
 }
 
+void refuse_superblock(SimulatedDevice& device) {
+  for (const std::size_t copy : {0, 2})
+    device.add_fault({.kind = OperationKind::kWrite,
+                      .times = 1,
+                      .offset_bytes = superblock_offsets(device.info().size_bytes)[copy],
+                      .size_bytes = kBlockSizeBytes});
+}
+
 TEST(SalvageLog, NoTwoAttemptsAtACheckpointAreTakenForOne) {
   auto device = make_device(32 * kMiB);
   SimulatedDevice* raw = device.get();
@@ -155,14 +163,14 @@ TEST(SalvageLog, NoTwoAttemptsAtACheckpointAreTakenForOne) {
   put(*volume, "a", "1");
   // In one opening: the superblock cannot be written.
   const std::size_t before = attempts_on(*raw).size();
-  raw->add_fault({.kind = OperationKind::kWrite, .times = 1, .size_bytes = kBlockSizeBytes});
+  refuse_superblock(*raw);
   EXPECT_FALSE(volume->checkpoint());
   EXPECT_TRUE(volume->checkpoint());
   EXPECT_THAT(attempts_on(*raw), SizeIs(before + 2));
   // In another: a crash forgets the attempt that it interrupts.
   put(*volume, "b", "2");
   EXPECT_TRUE(volume->flush());
-  raw->add_fault({.kind = OperationKind::kWrite, .times = 1, .size_bytes = kBlockSizeBytes});
+  refuse_superblock(*raw);
   EXPECT_FALSE(volume->checkpoint());
   auto left = raw->process_crash();
   raw->crash_after_operations(0);
