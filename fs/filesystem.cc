@@ -143,9 +143,8 @@ LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, boo
   if (file->missing_at) return nullptr;
   // Asked again: a commit that ended since has stored it.
   const auto now = volume_.lookup(directory, name);
-  const bool is_partly_sent = file->is_busy && file->content.needs_commit();
-  const bool comes_later =
-      now && !now->stored && !is_partly_sent && !file->has_replaced && !exchanges;
+  const bool comes_later = now && !now->stored && !file->content.is_partly_in_flight() &&
+                           !file->has_replaced && !exchanges;
   return file->content.is_dirty() && !comes_later ? file : nullptr;
 }
 

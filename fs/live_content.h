@@ -76,6 +76,10 @@ class LiveContent {
   [[nodiscard]] bool is_dirty() const { return version_ != committed_version_; }
   // Something changed that the change in flight does not carry.
   [[nodiscard]] bool needs_commit() const { return version_ != carried_version(); }
+  // A commit is in flight, and has less than there is now.
+  [[nodiscard]] bool is_partly_in_flight() const {
+    return in_flight_version_ && *in_flight_version_ != version_;
+  }
   // Nothing lies over the stored value: read it from the volume directly.
   [[nodiscard]] bool is_plain() const;
   // Grows whenever what lies on the device under this content may have changed.

@@ -4,6 +4,7 @@
 #include <kvslot/admin.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -61,11 +62,17 @@ std::string explain_unmount(int error) {
   return fmt::format("cannot be unmounted: {}", errno_text(error));
 }
 
+// Asks the daemon, past every cache of the kernel's.
+bool is_dead_mount(const std::string& directory) {
+  struct statfs status{};
+  return ::statfs(directory.c_str(), &status) != 0 && is_of_dead_mount(errno);
+}
+
 // Whether the store says that it was closed. Somebody else may have it open again by now, and that
-// is all right.
-std::expected<void, Complaint> check_closed(const std::string& device_path) {
+// is all right where it had not stopped taking writes.
+std::expected<void, Complaint> check_closed(const std::string& device_path, bool had_stopped) {
   const auto device = open_file_device(device_path, {.read_only = true, .open_wait_ms = 0});
-  if (!device && device.error().code == Errc::kBusy) return {};
+  if (!device && device.error().code == Errc::kBusy && !had_stopped) return {};
   const auto info = device ? read_store_info(**device) : Result<StoreInfo>(fail(device));
   if (!info) {
     return std::unexpected(fmt::format(
@@ -140,6 +147,7 @@ int run_unmount(const std::string& directory) {
   if (!mount->is_kvslot()) {
     return complain(directory, fmt::format("is no kvslot mount but {}; use umount", mount->type));
   }
+  const bool is_dead = is_dead_mount(path);
   const auto config = read_config(path);
   const pid_t server = server_in(config);
   const int pid_fd = open_process(server);
@@ -150,16 +158,17 @@ int run_unmount(const std::string& directory) {
   }
   if (config.empty()) {  // the daemon is dead, or the mount has no control directory
     const auto waited = wait_for_device(mount->source);
-    return waited ? kExitOk : complain(mount->source, waited.error());
+    if (!waited) return complain(mount->source, waited.error());
   }
   if (pid_fd >= 0) {
     const bool has_ended = wait_for_end(server, pid_fd);
     ::close(pid_fd);
     if (!has_ended) return complain(mount->source, kHeldByDevice);
   }
+  if (is_dead || mount->is_read_only) return kExitOk;
   const auto read_only = config.find("read_only");
-  if (read_only != config.end() && read_only->second == "yes") return kExitOk;
-  const auto closed = check_closed(mount->source);
+  const bool had_stopped = read_only != config.end() && read_only->second == "yes";
+  const auto closed = check_closed(mount->source, had_stopped);
   return closed ? kExitOk : complain(mount->source, closed.error());
 }
 

@@ -50,7 +50,10 @@ std::optional<MountEntry> find_mount(const std::string& directory) {
   struct mntent entry{};
   while (::getmntent_r(mounts.get(), &entry, line.data(), static_cast<int>(line.size())) !=
          nullptr) {
-    if (directory == entry.mnt_dir) found = {.source = entry.mnt_fsname, .type = entry.mnt_type};
+    if (directory != entry.mnt_dir) continue;
+    found = {.source = entry.mnt_fsname,
+             .type = entry.mnt_type,
+             .is_read_only = ::hasmntopt(&entry, MNTOPT_RO) != nullptr};
   }
   return found;
 }

@@ -10,8 +10,9 @@
 namespace kvslot::cli {
 
 struct MountEntry {
-  std::string source;  // the device or image
-  std::string type;    // "fuse.kvslot"
+  std::string source;         // the device or image
+  std::string type;           // "fuse.kvslot"
+  bool is_read_only = false;  // mounted so
   [[nodiscard]] bool is_kvslot() const;
 };
 

@@ -111,6 +111,24 @@ TEST_F(FilesystemSchedules, AFileOfWhichAPartIsOnItsWayTakesNoNameBeforeTheRestI
   EXPECT_THAT(store_.content("target"), ::testing::AnyOf("the target", "the new value"));
 }
 
+// Windows that go to the device early, to free memory, are no commit.
+TEST_F(FilesystemSchedules, AFileThatIsStillWrittenIsNotStoredForItsNewName) {
+  put("target", "the target");
+  Handle handle = store_.create("new");
+  EXPECT_TRUE(store_.write(handle, 0, value_of(1, kSize)));
+  store_.device().hold(OperationKind::kWrite);
+  store_.fs().publisher().spill_anything();
+  store_.device().wait_until_held(1);
+  std::promise<Result<void>> renamed;
+  store_.fs().rename(NodeId::kRoot, "new", NodeId::kRoot, "target", RenameMode::kReplace,
+                     [&](Result<void> result) { renamed.set_value(std::move(result)); });
+  store_.device().release();
+  EXPECT_TRUE(renamed.get_future().get());
+  put("another", "takes the names along");
+  store_.crash(CrashMode::kNone);
+  EXPECT_EQ(store_.content("target"), "the target");
+}
+
 TEST_F(FilesystemSchedules, WhatIsWrittenDuringACommitIsNoPartOfIt) {
   const std::string text = value_of(1, kSize);
   Handle handle = begin_commit("file", text);

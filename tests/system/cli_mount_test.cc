@@ -27,6 +27,7 @@ using testing::expect_refused;
 using testing::fingerprint;
 using testing::MountGuard;
 using testing::run_kvslot;
+using testing::run_mount;
 using testing::run_shell;
 using testing::Words;
 
@@ -50,7 +51,7 @@ class CliMountTest : public ::testing::Test {
 TEST_F(CliMountTest, WhatIsWrittenThroughAMountIsThereAfterwards) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   EXPECT_EQ(run_shell("cat \"$1\"/dir/key", {mount.path()}).out, "value");
   EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
   expect_ok(run_kvslot({"unmount", mount.path()}));
@@ -99,7 +100,7 @@ TEST_F(CliMountTest, AMountedStoreIsRefusedByEverythingElse) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
   const MountGuard other(directory_.path("other"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   // At the same time, as each gives the other holder some seconds to let go.
   std::vector<std::future<void>> refusals;
   const auto expect_refusal = [&](int exit_code, const Words& words) {
@@ -125,7 +126,7 @@ TEST_F(CliMountTest, ABlockDeviceIsHeldByItsMountAndSparedByFormat) {
   expect_refused(run_kvslot({"format", loop.path(), "--size", "32M"}), 1, loop.path());
   expect_ok(run_kvslot({"format", loop.path()}));
   expect_refused(run_kvslot({"format", loop.path()}), 1, loop.path());
-  expect_ok(run_kvslot({"mount", loop.path(), mount.path()}));
+  expect_ok(run_mount(loop.path(), mount.path()));
   expect_refused(run_kvslot({"format", loop.path(), "--force"}), 1, loop.path());
   expect_refused(run_kvslot({"put", loop.path(), "key"}, "x"), 1, loop.path());
   EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
@@ -159,7 +160,7 @@ TEST_F(CliMountTest, ADirectoryThatIsNotEmptyCanBeMountedOn) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
   std::ofstream(mount.path("hidden")) << "below";
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   EXPECT_FALSE(std::filesystem::exists(mount.path("hidden")));
   expect_ok(run_kvslot({"unmount", mount.path()}));
   EXPECT_TRUE(std::filesystem::exists(mount.path("hidden")));
@@ -168,7 +169,7 @@ TEST_F(CliMountTest, ADirectoryThatIsNotEmptyCanBeMountedOn) {
 TEST_F(CliMountTest, ABusyMountStaysMounted) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   {
     const std::ifstream open_file(mount.path("dir/key"));
     ASSERT_TRUE(open_file.is_open());
@@ -191,7 +192,7 @@ TEST_F(CliMountTest, UnmountFailsWhereNobodyCanSayThatTheStoreWasClosed) {
   testing::FailingFile device(path, directory_.path("device"));
   ASSERT_TRUE(device.is_mounted());
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", device.path(), mount.path()}));
+  expect_ok(run_mount(device.path(), mount.path()));
   EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
   device.fail(testing::FileOperation::kRead, EIO);
   const CommandResult unmounted = run_kvslot({"unmount", mount.path()});
@@ -205,7 +206,15 @@ TEST_F(CliMountTest, UnmountFailsWhereNobodyCanSayThatTheStoreWasClosed) {
 TEST_F(CliMountTest, UnmountFailsWhereTheImageIsGone) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
+  std::filesystem::remove(path);
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, path);
+}
+
+TEST_F(CliMountTest, UnmountFailsWhereTheImageIsGoneAlsoWithoutControlDirectory) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_mount(path, mount.path(), "control=none"));
   std::filesystem::remove(path);
   expect_refused(run_kvslot({"unmount", mount.path()}), 1, path);
 }
@@ -213,7 +222,7 @@ TEST_F(CliMountTest, UnmountFailsWhereTheImageIsGone) {
 TEST_F(CliMountTest, AMountWithoutControlDirectoryIsUnmountedAndClosed) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path(), "-o", "control=none"}));
+  expect_ok(run_mount(path, mount.path(), "control=none"));
   EXPECT_EQ(run_shell("echo more >\"$1\"/more", {mount.path()}).exit_code, 0);
   expect_ok(run_kvslot({"unmount", mount.path()}));
   EXPECT_EQ(run_kvslot({"get", path, "more"}).out, "more\n");
@@ -222,9 +231,9 @@ TEST_F(CliMountTest, AMountWithoutControlDirectoryIsUnmountedAndClosed) {
 TEST_F(CliMountTest, AKilledDaemonsMountIsReplacedByTheNextOne) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   testing::DaemonProcess(mount.path()).kill();
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   EXPECT_EQ(run_shell("cat \"$1\"/dir/key", {mount.path()}).out, "value");
   expect_ok(run_kvslot({"unmount", mount.path()}));
   expect_ok(run_kvslot({"fsck", path}));
@@ -233,7 +242,7 @@ TEST_F(CliMountTest, AKilledDaemonsMountIsReplacedByTheNextOne) {
 TEST_F(CliMountTest, ADeadMountCanBeUnmounted) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
-  expect_ok(run_kvslot({"mount", path, mount.path()}));
+  expect_ok(run_mount(path, mount.path()));
   testing::DaemonProcess(mount.path()).kill();
   expect_ok(run_kvslot({"unmount", mount.path()}));
   EXPECT_EQ(run_kvslot({"get", path, "dir/key"}).out, "value");

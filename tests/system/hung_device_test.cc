@@ -1,5 +1,6 @@
 // A mounted store whose device keeps its requests, or fails all of them: nothing hangs but what the
 // kernel holds, and what was acknowledged is there when the device is back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -69,6 +70,12 @@ class HungDeviceTest : public ::testing::TestWithParam<const char*> {
     EXPECT_NE(run("echo more >\"$M/more\"").exit_code, 0);
     EXPECT_EQ(shell("awk '$1 == \"read_only\" { print $2 }' \"$M/.kvslot/stats\""), "1\n");
   }
+  // It returns, and does not claim that all is well.
+  void expect_unmounted_unclosed() {
+    const CommandResult unmounted = run_kvslot({"unmount", guard_.path()});
+    EXPECT_EQ(unmounted.exit_code, 1);
+    EXPECT_THAT(unmounted.err, ::testing::HasSubstr("unmounted, but"));
+  }
   // Mounts again, once the device is back; the test unmounts cleanly at its end.
   void expect_everything_kept() {
     daemon_->wait_for_end();
@@ -97,7 +104,7 @@ TEST_P(HungDeviceTest, AMountWhoseDeviceHangsAnswersAndIsUnmounted) {
   set_deadline();
   EXPECT_NE(sync.wait(), 0);
   expect_stopped();
-  (void)run_kvslot({"unmount", guard_.path()});  // it returns, whatever it could find out
+  expect_unmounted_unclosed();
   device_->release();
   expect_everything_kept();
 }
@@ -136,9 +143,17 @@ TEST_P(HungDeviceTest, ADeviceThatFailsEverythingStopsTheStoreAndComesBack) {
   EXPECT_NE(run("echo x >\"$M/lost\" && sync \"$M/lost\"").exit_code, 0);
   EXPECT_EQ(shell("grep -c '\tjournal\t' \"$M/.kvslot/errors\""), "1\n");
   EXPECT_NE(run("echo more >\"$M/more\"").exit_code, 0);
-  (void)run_kvslot({"unmount", guard_.path()});
+  expect_unmounted_unclosed();
   for (const auto operation : {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
     device_->fail(operation, 0);
+  expect_everything_kept();
+}
+
+TEST_P(HungDeviceTest, AStoreThatStoppedForAFailedFlushIsNotUnmountedInSilence) {
+  device_->fail(FileOperation::kFlush, EIO);
+  EXPECT_NE(run("echo x >\"$M/lost\" && sync \"$M/lost\"").exit_code, 0);
+  expect_unmounted_unclosed();
+  device_->fail(FileOperation::kFlush, 0);
   expect_everything_kept();
 }
 
