@@ -23,6 +23,7 @@
 
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
+#include "tests/support/dropped_caches.h"
 #include "tests/support/environment.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/proc_files.h"
@@ -169,9 +170,6 @@ TEST_F(ResourcesTest, CreatingAndRemovingLeavesNothing) {
 }
 
 TEST_F(ResourcesTest, NodesAreForgottenWithTheKernelsCaches) {
-  if (::access("/proc/sys/vm/drop_caches", W_OK) != 0) {
-    GTEST_SKIP() << "/proc/sys/vm/drop_caches cannot be written";
-  }
   MountedStore store("32M", "staging=8M");
   constexpr std::uint64_t kFiles = 2000;
   store.shell(
@@ -182,7 +180,7 @@ TEST_F(ResourcesTest, NodesAreForgottenWithTheKernelsCaches) {
     const std::uint64_t forgotten = store.stat("fuse_forgets");
     store.shell("find $M -ls >$T/list");
     wait_for([&] {
-      std::ofstream("/proc/sys/vm/drop_caches") << "2";
+      EXPECT_TRUE(testing::drop_caches_of(store.root()));
       return store.stat("nodes_held") < kFiles / 20;
     });
     EXPECT_GE(store.stat("fuse_forgets"), forgotten + kFiles * 19 / 20);
