@@ -41,7 +41,11 @@ struct OpenMode {
 struct WriteMode {
   bool clears_privileges = false;  // the caller may not keep suid and sgid over it
   bool syncs = false;              // it is durable before it is answered
+  bool keeps_bytes = false;        // they stay valid until the answer, whoever gives it
 };
+
+// Copies what was read, and zeros behind it.
+void copy_view(const ReadView& view, Bytes target);
 
 // The mode after a write by somebody who may not keep suid and sgid over one.
 [[nodiscard]] std::uint32_t without_privileges(std::uint32_t mode);

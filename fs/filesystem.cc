@@ -51,10 +51,9 @@ Filesystem::Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool,
       pool_(pool),
       options_(options),
       files_(volume),
-      publisher_(volume, batcher, pool, files_) {
-  publisher_.on_memory([this] {
-    if (parked_count_ > 0) pool_.post([this] { serve_parked(); });
-  });
+      publisher_(volume, batcher, pool, files_),
+      parked_(volume, publisher_, pool) {
+  publisher_.on_memory([this] { parked_.wake(); });
 }
 
 bool Filesystem::is_control_name(NodeId parent, std::string_view name) {
@@ -101,7 +100,9 @@ Result<void> Filesystem::remove(NodeId parent, std::string_view name, RemoveKind
   if (is_control_name(parent, name)) {
     return fail(Errc::kInvalid, "remove: .kvslot is reserved", EPERM);
   }
-  return volume_.remove(parent, name, kind);
+  auto removed = volume_.remove(parent, name, kind);
+  if (removed) parked_.note_parting();
+  return removed;
 }
 
 void Filesystem::rename(NodeId from, std::string_view from_name, NodeId to,
@@ -170,6 +171,7 @@ void Filesystem::rename_now(NodeId from, std::string_view from_name, NodeId to,
   if (auto renamed = volume_.rename(from, from_name, to, to_name, mode); !renamed) {
     return done(renamed);
   }
+  if (replaces) parked_.note_parting();
   const auto info = volume_.lookup(to, to_name);
   const LiveFileRef file = info ? files_.find(info->node) : nullptr;
   if (file != nullptr && replaces) {
@@ -206,6 +208,7 @@ void Filesystem::settle_size(NodeId node, Done done) {
 void Filesystem::forget(NodeId node, std::uint64_t count) {
   ++counters_.forgets;
   if (node != NodeId::kRoot) volume_.release(node, count);
+  parked_.wake();
 }
 
 Result<std::vector<DirectoryEntry>> Filesystem::list(NodeId directory, std::uint64_t cookie,

@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "fs/file_status.h"
 #include "fs/live_files.h"
 #include "fs/mount_options.h"
+#include "fs/parked_writes.h"
 #include "fs/publisher.h"
 #include "fs/reader_pool.h"
 
@@ -41,7 +41,8 @@ struct FilesystemCounters {
 };
 
 // Threads: thread-safe. Calls with a callback answer through it, once, on this thread or another;
-// none of them waits for the device on its caller's thread.
+// none of them waits for the device on its caller's thread, but a write whose bytes cannot be kept
+// elsewhere (see ParkedWrites::make_room).
 class Filesystem {
  public:
   using ReadDone = std::function<void(Result<ReadView> result)>;
@@ -101,6 +102,7 @@ class Filesystem {
   void copy(const OpenFile& from, std::uint64_t from_offset, const OpenFile& to,
             std::uint64_t to_offset, std::uint64_t size_bytes,
             std::function<void(Result<std::uint64_t>)> done);
+  [[nodiscard]] ParkedWrites& parked() { return parked_; }
 
   [[nodiscard]] Volume& volume() { return volume_; }
   [[nodiscard]] const MountOptions& options() const { return options_; }
@@ -110,18 +112,13 @@ class Filesystem {
   [[nodiscard]] LiveFiles& files() { return files_; }
 
  private:
-  struct Allocation {
-    Allocate what;
-    std::uint64_t length_bytes;
-  };
-  struct ParkedWrite {
-    LiveFileRef file;
-    std::uint64_t offset_bytes = 0;
-    std::vector<std::byte> bytes;
-    std::optional<Allocation> allocation = {};  // instead of writing bytes
-    bool syncs = false;
-    Done done;
-    std::uint64_t patience = 0;  // it waits for slots until so many flights have ended
+  using CopyDone = std::function<void(Result<std::uint64_t> copied)>;
+  struct CopyRange {
+    LiveFileRef from;
+    std::uint64_t from_offset;
+    LiveFileRef to;
+    std::uint64_t to_offset;
+    std::uint64_t size_bytes;
   };
 
   Result<FileStatus> live_status(LiveFile& file);  // of a dirty one, under its lock
@@ -141,12 +138,13 @@ class Filesystem {
                             std::size_t size_bytes);
   Result<void> write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
                          LiveContent::Memory memory);
-  Result<void> allocate_now(LiveFile& file, const Allocation& allocation,
-                            std::uint64_t offset_bytes, LiveContent::Memory memory);
-  Result<void> carry_out(const ParkedWrite& write, LiveContent::Memory memory);
+  Result<void> allocate_now(LiveFile& file, Allocate what, std::uint64_t offset_bytes,
+                            std::uint64_t length_bytes, LiveContent::Memory memory);
+  Result<std::uint64_t> copy_now(const CopyRange& range, LiveContent::Memory memory);
+  void copy_later(const CopyRange& range, bool syncs, std::uint64_t patience, CopyDone done);
   void finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done);
-  void park(ParkedWrite write);
-  void serve_parked();
+  void park(const LiveFileRef& file, bool syncs, ParkedWrite write, Done done);
+  void note_parting(NodeId node);
   void try_again(const LiveFileRef& file);
   Done reporting_to(OpenFile& handle, Done done);
 
@@ -156,13 +154,8 @@ class Filesystem {
   const MountOptions& options_;
   LiveFiles files_;
   Publisher publisher_;
+  ParkedWrites parked_;
   FilesystemCounters counters_{};
-
-  Mutex parked_mutex_;
-  std::deque<ParkedWrite> parked_ GUARDED_BY(parked_mutex_);
-  std::size_t parked_bytes_ GUARDED_BY(parked_mutex_) = 0;  // the one being served included
-  bool is_serving_parked_ GUARDED_BY(parked_mutex_) = false;
-  std::atomic<std::size_t> parked_count_ = 0;
 };
 
 }  // namespace kvslot

@@ -1,4 +1,5 @@
-// Opening, reading, writing and the commit points. Locks: a file's own, never while answering.
+// Opening, reading and the commit points; writing is in filesystem_writing.cc. Locks: a file's own,
+// never while answering.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,11 +12,7 @@ namespace kvslot {
 
 namespace {
 
-constexpr std::size_t kCopyChunkBytes = kMiB;
-constexpr std::uint64_t kCopyBytesMax = 16 * kMiB;  // of one call; the caller goes on with the rest
 constexpr int kReadAttemptsMax = 4;
-constexpr std::size_t kParkedBytesMin = 256 * kMiB;  // of the bound on writes that wait for memory
-constexpr std::size_t kParkedPerStaging = 4;         // the bound, in sizes of the staging memory
 
 ReadView view_of(Buffer buffer, std::size_t size_bytes) {
   ReadView view;
@@ -23,20 +20,6 @@ ReadView view_of(Buffer buffer, std::size_t size_bytes) {
   view.size_bytes = size_bytes;
   view.buffers.push_back(std::move(buffer));
   return view;
-}
-
-void copy_view(const ReadView& view, Bytes target) {
-  for (const iovec& piece : view.pieces) {
-    const std::size_t size = std::min(piece.iov_len, target.size());
-    if (size > 0) std::memcpy(target.data(), piece.iov_base, size);
-    target = target.subspan(size);
-  }
-  if (!target.empty()) std::memset(target.data(), 0, target.size());
-}
-
-// Of memory (kBusy) or of slots (kNoSpace).
-bool is_short_of(const Result<void>& written, Errc what) {
-  return !written && written.error().code == what;
 }
 
 // An error of an earlier commit that this handle has not been told of.
@@ -50,6 +33,15 @@ std::optional<Error> take_error(OpenFile& handle) {
 }
 
 }  // namespace
+
+void copy_view(const ReadView& view, Bytes target) {
+  for (const iovec& piece : view.pieces) {
+    const std::size_t size = std::min(piece.iov_len, target.size());
+    if (size > 0) std::memcpy(target.data(), piece.iov_base, size);
+    target = target.subspan(size);
+  }
+  if (!target.empty()) std::memset(target.data(), 0, target.size());
+}
 
 // ---- Open and release
 
@@ -121,6 +113,14 @@ void Filesystem::release(std::unique_ptr<OpenFile> handle) {
   else if (commits)
     publisher_.commit(file);
   files_.drop_if_idle(file);
+  note_parting(file->node);
+  handle.reset();  // and the node with it, where nobody else holds it
+  parked_.wake();
+}
+
+// A removed file that somebody closes is about to give its slots back.
+void Filesystem::note_parting(NodeId node) {
+  if (const auto info = volume_.stat(node); !info || !info->linked) parked_.note_parting();
 }
 
 void Filesystem::drop_privileges(LiveFile& file) {
@@ -236,198 +236,6 @@ Result<std::uint64_t> Filesystem::seek(const OpenFile& handle, std::uint64_t off
   return found;
 }
 
-// ---- Writing
-
-Result<void> Filesystem::write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
-                                   LiveContent::Memory memory) {
-  MutexLock lock(file.mutex);
-  if (memory == LiveContent::Memory::kPoolOnly && Publisher::is_commit_starved(file)) {
-    return fail(Errc::kBusy, "write: a commit comes first");
-  }
-  if (auto done = file.content.write(offset_bytes, bytes, memory); !done) {
-    if (done.error().code == Errc::kNoSpace && file.is_rewrite) file.missing_at = offset_bytes;
-    return done;
-  }
-  if (file.missing_at && offset_bytes <= *file.missing_at &&
-      offset_bytes + bytes.size() > *file.missing_at) {
-    file.missing_at.reset();
-  }
-  file.is_only_emptied = false;
-  file.written_at = wall_clock_ns();
-  return {};
-}
-
-void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done) {
-  if (!result) return done(std::move(result));
-  publisher_.spill_if_large(file);
-  if (syncs)
-    publisher_.commit(file, {.until = CommitWaiter::Until::kDurable, .done = std::move(done)});
-  else
-    done({});
-}
-
-void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
-                       const WriteMode& mode, Done done) {
-  ++counters_.writes;
-  if (mode.clears_privileges) drop_privileges(*handle.file);
-  // Before it is tried: what ends meanwhile counts as waited for.
-  const std::uint64_t patience = publisher_.flights();
-  auto written = write_now(*handle.file, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
-  const bool waits = is_short_of(written, Errc::kBusy) || (is_short_of(written, Errc::kNoSpace) &&
-                                                           publisher_.ended_flights() < patience);
-  if (!waits) {
-    return finish_write(handle.file, mode.syncs, std::move(written), std::move(done));
-  }
-  park({.file = handle.file,
-        .offset_bytes = offset_bytes,
-        .bytes = {bytes.begin(), bytes.end()},
-        .syncs = mode.syncs,
-        .done = std::move(done),
-        .patience = patience});
-}
-
-// Staging memory is used up, or there are no slots while commits under way may still give some
-// back, those of values that they replace: the write waits its turn, its thread does not. What
-// waits is bounded as well, however many writers a device holds up.
-void Filesystem::park(ParkedWrite write) {
-  ++counters_.parked_writes;
-  const std::size_t bytes_max =
-      std::max(kParkedBytesMin, kParkedPerStaging * volume_.buffers().size_bytes());
-  {
-    MutexLock lock(parked_mutex_);
-    if (parked_bytes_ + write.bytes.size() > bytes_max) {
-      lock.unlock();
-      return write.done(fail(Errc::kBusy, "write: too many wait for memory", ENOMEM));
-    }
-    parked_bytes_ += write.bytes.size();
-    parked_.push_back(std::move(write));
-    parked_count_ = parked_.size();
-  }
-  if (publisher_.in_flight() == 0) pool_.post([this] { serve_parked(); });
-}
-
-Result<void> Filesystem::carry_out(const ParkedWrite& write, LiveContent::Memory memory) {
-  if (write.allocation) {
-    return allocate_now(*write.file, *write.allocation, write.offset_bytes, memory);
-  }
-  return write_now(*write.file, write.offset_bytes, write.bytes, memory);
-}
-
-void Filesystem::serve_parked() {
-  MutexLock lock(parked_mutex_);
-  if (is_serving_parked_) return;
-  while (!parked_.empty()) {
-    is_serving_parked_ = true;
-    ParkedWrite write = std::move(parked_.front());
-    parked_.pop_front();
-    parked_count_ = parked_.size();
-    lock.unlock();
-    auto memory = LiveContent::Memory::kPoolOnly;
-    // Asked before it is tried. Later commits are not waited for.
-    const bool may_gain_slots =
-        publisher_.in_flight() > 0 && publisher_.ended_flights() < write.patience;
-    auto result = carry_out(write, memory);
-    const bool is_short = is_short_of(result, Errc::kBusy);
-    bool waits = may_gain_slots && is_short_of(result, Errc::kNoSpace);
-    if (is_short && !publisher_.can_spill()) {
-      result = fail(Errc::kIo, "write: memory is used up and the device takes nothing", EIO);
-    } else if (is_short) {
-      waits = publisher_.spill_anything();
-      memory = LiveContent::Memory::kPoolOrHeap;
-      if (!waits) result = carry_out(write, memory);
-    }
-    if (!waits) {
-      const std::size_t size_bytes = write.bytes.size();
-      finish_write(write.file, write.syncs, std::move(result), std::move(write.done));
-      write = {};
-      lock.lock();
-      parked_bytes_ -= size_bytes;
-      continue;
-    }
-    lock.lock();
-    parked_.push_front(std::move(write));
-    parked_count_ = parked_.size();
-    if (publisher_.in_flight() > 0) break;  // whatever ends next comes back here
-  }
-  is_serving_parked_ = false;
-}
-
-void Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t offset_bytes,
-                          std::uint64_t length_bytes, Done done) {
-  const Allocation allocation{.what = what, .length_bytes = length_bytes};
-  const bool syncs = handle.syncs || options_.sync;  // it may change the size
-  auto result =
-      allocate_now(*handle.file, allocation, offset_bytes, LiveContent::Memory::kPoolOnly);
-  if (result || result.error().code != Errc::kBusy) {
-    return finish_write(handle.file, syncs, std::move(result), std::move(done));
-  }
-  park({.file = handle.file,
-        .offset_bytes = offset_bytes,
-        .bytes = {},
-        .allocation = allocation,
-        .syncs = syncs,
-        .done = std::move(done)});
-}
-
-Result<void> Filesystem::allocate_now(LiveFile& file, const Allocation& allocation,
-                                      std::uint64_t offset_bytes, LiveContent::Memory memory) {
-  MutexLock lock(file.mutex);
-  LiveContent& content = file.content;
-  const Allocate what = allocation.what;
-  const std::uint64_t end = offset_bytes + allocation.length_bytes;
-  const bool reserves = what == Allocate::kReserve || what == Allocate::kReserveKeepSize;
-  auto done = reserves ? content.reserve(offset_bytes, allocation.length_bytes)
-                       : content.zero(offset_bytes, allocation.length_bytes, memory);
-  if (!done) return done;
-  const bool extends = what == Allocate::kReserve || what == Allocate::kZero;
-  if (extends && end > content.size_bytes()) {
-    if (done = content.truncate(end); !done) return done;
-  }
-  if (what == Allocate::kReserveKeepSize || !content.is_dirty()) return {};
-  file.is_only_emptied = false;
-  file.written_at = wall_clock_ns();
-  return {};
-}
-
-void Filesystem::copy(const OpenFile& from, std::uint64_t from_offset, const OpenFile& to,
-                      std::uint64_t to_offset, std::uint64_t size_bytes,
-                      std::function<void(Result<std::uint64_t>)> done) {
-  size_bytes = std::min(size_bytes, kCopyBytesMax);
-  pool_.post([this, source = from.file, target = to.file, syncs = to.syncs, from_offset, to_offset,
-              size_bytes, done = std::move(done)] {
-    const auto answer = [done](std::uint64_t copied) {
-      return [copied, done](Result<void> result) {
-        done(result ? Result<std::uint64_t>(copied) : fail(result));
-      };
-    };
-    std::uint64_t copied = 0;
-    std::vector<std::byte> chunk;
-    while (copied < size_bytes) {
-      const auto view = read_now(source, from_offset + copied,
-                                 std::min<std::uint64_t>(kCopyChunkBytes, size_bytes - copied));
-      if (!view && copied == 0) return done(fail(view));
-      if (!view || view->size_bytes == 0) break;
-      chunk.resize(view->size_bytes);
-      copy_view(*view, chunk);
-      const auto written =
-          write_now(*target, to_offset + copied, chunk, LiveContent::Memory::kPoolOnly);
-      if (!written && copied == 0 && written.error().code == Errc::kBusy) {
-        const std::uint64_t size = chunk.size();
-        return park({.file = target,
-                     .offset_bytes = to_offset,
-                     .bytes = std::move(chunk),
-                     .syncs = syncs,
-                     .done = answer(size)});
-      }
-      if (!written && copied == 0) return done(fail(written));
-      if (!written) break;
-      publisher_.spill_if_large(target);
-      copied += chunk.size();
-    }
-    finish_write(target, syncs && copied > 0, {}, answer(copied));
-  });
-}
-
 // ---- Commit points
 
 // What a waiter is told, it need not be told again.
@@ -440,6 +248,7 @@ Done Filesystem::reporting_to(OpenFile& handle, Done done) {
 
 void Filesystem::flush(OpenFile& handle, Done done) {
   ++counters_.flushes;
+  note_parting(handle.file->node);  // its release comes later, and nobody waits for that
   if (!handle.writes) return done({});
   if (const auto error = take_error(handle)) {
     try_again(handle.file);  // this close tells of the last time

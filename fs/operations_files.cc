@@ -110,7 +110,9 @@ void op_write(const Request& request, fuse_ino_t node, const char* data, std::si
   // The kernel follows a synchronous write with FSYNC; an older one not when it is direct.
   const bool syncs = (info->flags & O_DIRECT) != 0 && (info->flags & (O_SYNC | O_DSYNC)) != 0;
   filesystem(request).write(handle_of(info), static_cast<std::uint64_t>(offset), bytes,
-                            {.clears_privileges = clears_privileges(*info), .syncs = syncs},
+                            {.clears_privileges = clears_privileges(*info),
+                             .syncs = syncs,
+                             .keeps_bytes = is_over_uring(request.raw())},  // in its ring's entry
                             [request, size](Result<void> result) {
                               if (!result) return reply_error(request, result.error());
                               request.answer(fuse_reply_write, size);

@@ -268,6 +268,7 @@ std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void
 }
 
 void MountedSession::shut_down() {
+  if (filesystem_ != nullptr) filesystem_->parked().end_waiting();
   if (mount_ != nullptr) mount_->stop();
 }
 

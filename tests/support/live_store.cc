@@ -42,6 +42,7 @@ void LiveStore::start(std::unique_ptr<SimulatedDevice> device) {
   batcher_ = std::make_unique<Batcher>(*volume_, BatcherOptions{.commit_interval_ms = 3'600'000});
   pool_ = std::make_unique<ReaderPool>(ReaderPoolOptions{.threads_max = 4});
   filesystem_ = std::make_unique<Filesystem>(*volume_, *batcher_, *pool_, options_);
+  filesystem_->parked().set_parting_wait({});  // there is no kernel that lets go of files
 }
 
 // What handles of a test may still point to lives until the test is over.
