@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -265,7 +266,12 @@ struct Batcher::State {
 
 Batcher::Batcher(Volume& volume, const BatcherOptions& options)
     : state_(std::make_unique<State>(volume, options)) {
-  state_->start();
+  try {
+    state_->start();
+  } catch (const std::system_error&) {  // no thread is to be had: those that began must end
+    close();
+    throw;
+  }
 }
 
 Batcher::~Batcher() { close(); }

@@ -125,7 +125,8 @@ struct WatchedDevice::Shared {
   }
 };
 
-// Where there is no thread to be had, the operation waits for one of the others.
+// Where there is no thread to be had, the operation waits for one of the others; where there are
+// none, its caller carries it out.
 void WatchedDevice::Shared::hand_over(const std::shared_ptr<Shared>& self,
                                       const std::shared_ptr<Operation>& operation) {
   queue.push_back(operation);
@@ -255,6 +256,14 @@ bool WatchedDevice::carry_out(const std::shared_ptr<Operation>& operation) {
   MutexLock lock(s.mutex);
   if (!s.admit(operation->call)) return false;
   s.hand_over(shared_, operation);
+  if (s.threads == 0) {
+    std::erase(s.queue, operation);
+    lock.unlock();
+    operation->run_on(*s.device);
+    lock.lock();
+    s.finish(*operation);
+    return true;
+  }
   s.waiting.push_back(operation.get());
   const bool is_answered = s.wait_for(*operation);
   std::erase(s.waiting, operation.get());

@@ -150,9 +150,10 @@ std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(const Mou
   const std::string& target = may_mount() ? place.path() : place.name();  // for fusermount3
   if (fuse_session_mount(session, target.c_str()) != 0) {
     fuse_session_destroy(session);
-    return std::unexpected(
-        fmt::format("{}: cannot be mounted on: {}", options.mount_point,
-                    words_or("is /dev/fuse there, and is this user allowed to mount?")));
+    return std::unexpected(fmt::format(
+        "{}: cannot be mounted on: {}; is /dev/fuse there, and may this user mount, and "
+        "start fusermount3?",
+        options.mount_point, words_or("no reason given")));
   }
   if (!is_connected(session)) {
     place.unmount_lazily();
@@ -178,6 +179,7 @@ int FuseMount::serve_dev() {
   fuse_loop_cfg_set_idle_threads(config, kServerThreadsMax);
   const int result = fuse_session_loop_mt(session_, config);
   fuse_loop_cfg_destroy(config);
+  if (result == -1) return EAGAIN;  // the first thread could not be started
   return result < 0 ? -result : 0;
 }
 
@@ -211,7 +213,9 @@ int FuseMount::serve() {
   is_serving_ = true;
   const int result = is_uring_ ? serve_uring() : serve_dev();
   is_serving_ = false;
-  if (place_.is_dead()) place_.unmount_lazily();  // the connection was aborted
+  // Where nothing was served, whoever asks whether the mount is dead would wait for an answer.
+  const bool is_over = result == EAGAIN || place_.is_dead();  // dead: the connection was aborted
+  if (is_over) place_.unmount_lazily();
   return result;
 }
 

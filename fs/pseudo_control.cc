@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "fs/text.h"
@@ -49,8 +50,14 @@ ControlRunner::~ControlRunner() {
 
 void ControlRunner::request(ControlAction action) {
   const MutexLock lock(mutex_);
-  jobs_[std::to_underlying(action)].is_requested = true;
-  if (!thread_.joinable() && !is_closing_) thread_ = std::thread([this] { work(); });
+  Job& job = jobs_[std::to_underlying(action)];
+  job.is_requested = true;
+  try {
+    if (!thread_.joinable() && !is_closing_) thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {
+    job = {.is_requested = false, .state = State::kFailed, .started_ns = wall_clock_ns()};
+    job.error = {.code = Errc::kIo, .os_errno = EAGAIN, .step = "no thread is to be had"};
+  }
   changed_.notify_all();
 }
 

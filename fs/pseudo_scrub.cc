@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "fs/text.h"
@@ -35,7 +36,13 @@ Result<void> ScrubRunner::start() {
   started_ns_ = wall_clock_ns();
   live_bytes_ = live_bytes;
   progress_ = {};
-  thread_ = std::thread([this] { work(); });
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {
+    state_ = State::kFailed;
+    error_ = {.code = Errc::kIo, .os_errno = EAGAIN, .step = "no thread is to be had"};
+    return std::unexpected(error_);
+  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <system_error>
 #include <utility>
 
 namespace kvslot {
@@ -28,8 +29,17 @@ void ReaderPool::post(Work work) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the thread that runs the session
-  threads_.emplace_back([this] { serve(); });
+  try {
+    threads_.emplace_back([this] { serve(); });
+  } catch (const std::system_error&) {  // no thread is to be had: another one takes the work
+    wake_.notify_one();
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!threads_.empty()) return;
+  Work alone = std::move(queue_.back());
+  queue_.pop_back();
+  lock.unlock();
+  alone();
 }
 
 void ReaderPool::run(Work work) {

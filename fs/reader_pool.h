@@ -28,7 +28,7 @@ class ReaderPool {
   ReaderPool(const ReaderPool&) = delete;
   ReaderPool& operator=(const ReaderPool&) = delete;
 
-  // Runs the work on one of the pool's threads, soon.
+  // Runs the work on one of the pool's threads, soon; here where there is none, and none to be had.
   void post(Work work);
   // The same, or at once on the caller's thread where options and load allow it. Call it under no
   // lock and with nothing left to do.

@@ -17,6 +17,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -101,6 +102,7 @@ class MountedSession final : public Session {
   [[nodiscard]] Result<std::unique_ptr<Device>> open_device(const FileDeviceOptions& options) const;
   std::expected<void, Complaint> open_volume(bool shares_device);
   void start_threads();
+  std::expected<void, Complaint> serve(void (*on_ready)(void*), void* context);
   std::expected<void, Complaint> close_store();
   PseudoTreeHooks hooks();
   void tell_when_ready(void (*on_ready)(void*), void* context);
@@ -242,17 +244,34 @@ void MountedSession::wait_for_signals() {
   if (!is_ending_) shut_down();
 }
 
-std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void* context) {
+std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void* context) try {
+  return serve(on_ready, context);
+} catch (const std::exception&) {  // no thread or no memory is to be had: nothing stays mounted
+  (void)finish();
+  mount_.reset();
+  throw;
+}
+
+std::expected<void, Complaint> MountedSession::serve(void (*on_ready)(void*), void* context) {
   sigset_t wake;
   sigemptyset(&wake);
   sigaddset(&wake, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &wake, nullptr);
   std::thread signal_thread([this] { wait_for_signals(); });
-  std::thread ready_thread([&] { tell_when_ready(on_ready, context); });
+  const auto end_signal_thread = [&] {
+    is_ending_ = true;
+    pthread_kill(signal_thread.native_handle(), SIGUSR2);
+    signal_thread.join();
+  };
+  std::thread ready_thread;
+  try {
+    ready_thread = std::thread([&] { tell_when_ready(on_ready, context); });
+  } catch (const std::system_error&) {
+    end_signal_thread();
+    throw;
+  }
   const int error = mount_->serve();
-  is_ending_ = true;
-  pthread_kill(signal_thread.native_handle(), SIGUSR2);
-  signal_thread.join();
+  end_signal_thread();
   auto finished = finish();
   mount_.reset();  // whoever still waits for an answer gets ENOTCONN
   if (is_answered_)
@@ -260,6 +279,7 @@ std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void
   else
     ready_thread.detach();  // a mount that never answered: it may wait until the process ends
   if (!finished) return finished;
+  if (error == EAGAIN) throw std::system_error(EAGAIN, std::generic_category());
   if (error != 0) {
     return std::unexpected(fmt::format("{}: the connection to the kernel failed: {}",
                                        options_.mount_point, std::strerror(error)));
@@ -284,11 +304,9 @@ std::expected<void, Complaint> MountedSession::close_store() {
     const Result<void> synced = done.get_future().get();
     if (!synced) outcome = std::unexpected(explain(options_.device_path, synced.error()));
   }
-  if (batcher_ != nullptr) {
-    batcher_->close();
-    pool_->close();
-    pseudo_pool_->close();
-  }
+  if (batcher_ != nullptr) batcher_->close();
+  if (pool_ != nullptr) pool_->close();
+  if (pseudo_pool_ != nullptr) pseudo_pool_->close();
   if (auto closed = volume_->close(); !closed && outcome) {
     outcome = std::unexpected(explain(options_.device_path, closed.error()));
   }

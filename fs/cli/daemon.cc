@@ -17,10 +17,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
+#include "fs/cli/exhaustion.h"
 #include "fs/cli/isolation.h"
 #include "fs/cli/process_end.h"
 #include "fs/text.h"
@@ -63,13 +65,16 @@ void announce(void* context) {
   if (!write_all(readiness.report_fd, "R")) readiness.session->shut_down();
 }
 
-std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Readiness readiness) {
+std::expected<void, Complaint> serve_and_announce(const MountOptions& mount,
+                                                  Readiness readiness) try {
   auto session = Session::start(mount);
   if (!session) return std::unexpected(session.error());
   // It stays until the process ends: threads of the connection may still be in it, and so are the
   // files that somebody has open.
   readiness.session = session->release();
   return readiness.session->run(&announce, &readiness);
+} catch (const std::exception& thrown) {
+  return std::unexpected(fmt::format("{}: {}", mount.device_path, explain_exhaustion(thrown)));
 }
 
 [[noreturn]] void run_child(const MountOptions& mount, const ServeOptions& options, int report_fd,
@@ -84,6 +89,7 @@ std::expected<void, Complaint> serve_and_announce(const MountOptions& mount, Rea
     if (::getppid() != starter) ::_exit(1);
   }
   isolate({options.ready_fd, report_fd});
+  end_in_one_line(mount.device_path, report_fd);
   const auto served =
       serve_and_announce(mount, {.ready_fd = options.ready_fd, .report_fd = report_fd});
   if (!served) {
@@ -112,6 +118,7 @@ int wait_for(pid_t pid) {
 
 void serve(const MountOptions& mount, const ServeOptions& options) {
   isolate({options.ready_fd});
+  end_in_one_line(mount.device_path, -1);
   std::signal(SIGPIPE, SIG_IGN);
   const auto served = serve_and_announce(mount, {.ready_fd = options.ready_fd});
   const int exit_code = served ? kExitOk : complain("", served.error());

@@ -59,6 +59,7 @@ class Batcher {
   using OnDone = std::function<void(ContentChange change)>;
   using OnFlushed = std::function<void(Result<void> result)>;
 
+  // Throws std::system_error where there are no threads to be had.
   Batcher(Volume& volume, const BatcherOptions& options);
   ~Batcher();  // drains
 
