@@ -12,8 +12,9 @@
 #include <thread>
 
 #include "tests/support/command.h"
-#include "tests/support/daemon_process.h"
+#include "tests/support/control_files.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot {
@@ -49,14 +50,6 @@ class ClockTest : public ::testing::TestWithParam<const char*> {
     const auto result = run_shell("cd \"$1\" || exit 1\n" + script, {mount_.path()});
     EXPECT_EQ(result.exit_code, 0) << script << "\n" << result.err;
   }
-  [[nodiscard]] std::uint64_t stat_of(const std::string& name) const {
-    std::ifstream lines(mount_.path(".kvslot/stats"));
-    for (std::string word, value; lines >> word >> value;) {
-      if (word == name) return std::stoull(value);
-    }
-    ADD_FAILURE() << "no stat " << name;
-    return 0;
-  }
   void expect_time_is_now(std::int64_t time, const std::string& what) const {
     constexpr std::int64_t kSlack = 24 * 3600;  // how long a test may take at most
     EXPECT_LT(std::abs(time - (std::time(nullptr) + shift_)), kSlack) << what;
@@ -74,9 +67,9 @@ class ClockTest : public ::testing::TestWithParam<const char*> {
     for (const char* const name : {"dir/new", "old", "touched", "dir"}) expect_now(name);
     shell("rm gone; sync old; sync .");
     // Nobody asks for this flush.
-    const std::uint64_t flushes = stat_of("flushes");
+    const std::uint64_t flushes = testing::stat_of(mount_.path(), "flushes");
     shell("echo unsynced >unsynced");
-    while (stat_of("flushes") == flushes) std::this_thread::yield();
+    while (testing::stat_of(mount_.path(), "flushes") == flushes) std::this_thread::yield();
     shell("echo 1 >.kvslot/checkpoint; echo 1 >.kvslot/scrub");
     for (const char* const name : {".kvslot/checkpoint", ".kvslot/scrub"}) {
       while (testing::text_of(mount_.path(name)).find("done\t") == std::string::npos) {
