@@ -4,17 +4,14 @@
 #include <kvslot/admin.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
-#include <fstream>
-#include <map>
 
 #include "fs/cli/commands.h"
 #include "fs/cli/complaint.h"
 #include "fs/cli/daemon.h"
+#include "fs/cli/mount_config.h"
 #include "fs/cli/mount_setup.h"
 #include "fs/cli/mount_table.h"
 #include "fs/cli/process_end.h"
@@ -24,27 +21,6 @@
 
 namespace kvslot::cli {
 namespace {
-
-// `name<TAB>value` lines of a mount's `.kvslot/config`; empty where it does not answer.
-std::map<std::string, std::string> read_config(const std::string& directory) {
-  std::map<std::string, std::string> config;
-  std::ifstream file(directory + "/.kvslot/config");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t tab = line.find('\t');
-    if (tab != std::string::npos) config[line.substr(0, tab)] = line.substr(tab + 1);
-  }
-  return config;
-}
-
-// The process that serves a mount, or 0 where that is unknown.
-pid_t server_in(const std::map<std::string, std::string>& config) {
-  const auto found = config.find("pid");
-  if (found == config.end()) return 0;
-  const std::string& text = found->second;
-  pid_t pid = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), pid);
-  return parsed.ec == std::errc{} && pid > 0 ? pid : 0;
-}
 
 std::string errno_suffix(int os_errno) {
   return os_errno == 0 ? std::string() : ": " + errno_text(os_errno);
@@ -60,12 +36,6 @@ std::string explain_unmount(int error) {
   }
   if (error == EPERM) return "only root and the one who mounted it may unmount; use sudo";
   return fmt::format("cannot be unmounted: {}", errno_text(error));
-}
-
-// Asks the daemon, past every cache of the kernel's.
-bool is_dead_mount(const std::string& directory) {
-  struct statfs status{};
-  return ::statfs(directory.c_str(), &status) != 0 && is_of_dead_mount(errno);
 }
 
 // Whether the store says that it was closed. Somebody else may have it open again by now, and that
@@ -147,16 +117,20 @@ int run_unmount(const std::string& directory) {
   if (!mount->is_kvslot()) {
     return complain(directory, fmt::format("is no kvslot mount but {}; use umount", mount->type));
   }
-  const bool is_dead = is_dead_mount(path);
-  const auto config = read_config(path);
-  const pid_t server = server_in(config);
+  const auto config = read_mount_config(path);
+  if (!config) {
+    return complain(directory,
+                    "its daemon does not answer; if it is stopped let it go on (kill -CONT), else "
+                    "end it (kill -9) and try again");
+  }
+  const pid_t server = server_in(*config);
   const int pid_fd = open_process(server);
   const int error = unmount_directory(path);
   if (error != 0) {
     if (pid_fd >= 0) ::close(pid_fd);
     return complain(directory, explain_unmount(error));
   }
-  if (config.empty()) {  // the daemon is dead, or the mount has no control directory
+  if (config->empty()) {  // the daemon is dead, or the mount has no control directory
     const auto waited = wait_for_device(mount->source);
     if (!waited) return complain(mount->source, waited.error());
   }
@@ -165,9 +139,9 @@ int run_unmount(const std::string& directory) {
     ::close(pid_fd);
     if (!has_ended) return complain(mount->source, kHeldByDevice);
   }
-  if (is_dead || mount->is_read_only) return kExitOk;
-  const auto read_only = config.find("read_only");
-  const bool had_stopped = read_only != config.end() && read_only->second == "yes";
+  if (mount->is_read_only) return kExitOk;
+  const auto read_only = config->find("read_only");
+  const bool had_stopped = read_only != config->end() && read_only->second == "yes";
   const auto closed = check_closed(mount->source, had_stopped);
   return closed ? kExitOk : complain(mount->source, closed.error());
 }

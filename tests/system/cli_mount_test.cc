@@ -239,12 +239,30 @@ TEST_F(CliMountTest, AKilledDaemonsMountIsReplacedByTheNextOne) {
   expect_ok(run_kvslot({"fsck", path}));
 }
 
-TEST_F(CliMountTest, ADeadMountCanBeUnmounted) {
+TEST_F(CliMountTest, UnmountDoesNotHangWhereTheDaemonIsStopped) {
+  const std::string path = make_store();
+  const MountGuard mount(directory_.path("mnt"));
+  expect_ok(run_mount(path, mount.path()));
+  testing::DaemonProcess daemon(mount.path());
+  daemon.stop();
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
+  daemon.signal(SIGCONT);
+  CommandResult unmounted;
+  do {  // what had waited inside may need a moment to leave
+    unmounted = run_kvslot({"unmount", mount.path()});
+  } while (unmounted.err.find("is busy") != std::string::npos);
+  expect_ok(unmounted);
+}
+
+TEST_F(CliMountTest, ADeadMountIsUnmountedAndWhatThatMeansIsSaid) {
   const std::string path = make_store();
   const MountGuard mount(directory_.path("mnt"));
   expect_ok(run_mount(path, mount.path()));
   testing::DaemonProcess(mount.path()).kill();
-  expect_ok(run_kvslot({"unmount", mount.path()}));
+  const CommandResult unmounted = run_kvslot({"unmount", mount.path()});
+  expect_refused(unmounted, 1, path);
+  EXPECT_NE(unmounted.err.find("unmounted, but"), std::string::npos) << unmounted.err;
+  expect_refused(run_kvslot({"unmount", mount.path()}), 1, mount.path());
   EXPECT_EQ(run_kvslot({"get", path, "dir/key"}).out, "value");
 }
 

@@ -57,28 +57,6 @@ ls m | wc -l
 kvslot unmount m
 )";
 
-// The same. Root may have as many threads as it likes; a user may not.
-constexpr const char* kLimitedScript = R"sh(
-export LD_LIBRARY_PATH="$PWD/bin"
-head -c 0 /dev/fuse 2>/dev/null && command -v fusermount3 >/dev/null && [ -x bin/kvslot ] || exit 77
-trap 'fusermount3 -u -z m 2>/dev/null || true' EXIT
-bin/kvslot format store.img --size 16M >/dev/null || exit
-mkdir m
-for limit in 1 2 3 4 5 6 7 8 10 12 16 24 32 64; do
-  prlimit --nproc=$limit bin/kvslot mount store.img m -o "$1" 2>said
-  code=$?
-  if grep -q " $PWD/m fuse" /proc/self/mounts; then mounted=yes; else mounted=no; fi
-  if [ $code = 0 ]; then
-    [ $mounted = yes ] || echo "limit $limit: no mount"
-    bin/kvslot unmount m >/dev/null 2>&1 || fusermount3 -u -z m
-    continue
-  fi
-  [ $mounted = no ] || echo "limit $limit: still mounted"
-  [ "$(wc -l <said)" = 1 ] && grep -q '^kvslot: .*;' said || { echo "limit $limit:"; cat said; }
-done
-bin/kvslot mount store.img m -o "$1" && bin/kvslot unmount m && bin/kvslot fsck store.img >/dev/null
-)sh";
-
 class OrdinaryUserTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -89,19 +67,6 @@ class OrdinaryUserTest : public ::testing::TestWithParam<const char*> {
     }
   }
 };
-
-TEST_P(OrdinaryUserTest, GetsOneLineWhereThereAreNoThreads) {
-  const testing::TempDir directory;
-  ASSERT_EQ(::chmod(directory.path().c_str(), 0777), 0);
-  const auto result = run_shell(kAsUser, {directory.path(), KVSLOT_BINARY, kNobody, kLimitedScript,
-                                          std::string("transport=") + GetParam()});
-  if (result.exit_code == kCannot) {
-    GTEST_SKIP() << "no mount namespace, /dev/fuse or fusermount3 for an ordinary user: "
-                 << result.err;
-  }
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out, "");
-}
 
 TEST_P(OrdinaryUserTest, OwnsTheStoreThatWasMadeAndMounted) {
   const testing::TempDir directory;
