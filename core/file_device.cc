@@ -96,6 +96,16 @@ Result<void> lock_file(int fd, int lock, Clock::time_point deadline) {
   return {};
 }
 
+// The kernel lets one open a write-protected device for writing, and refuses the writes.
+Result<void> check_write_protection(int fd) {
+  int is_protected = 0;
+  if (::ioctl(fd, BLKROGET, &is_protected) < 0 || is_protected == 0) return {};
+  return fail(
+      Errc::kReadOnly,
+      "device: write-protected; take the protection off, or open it read-only (mount -o ro)",
+      EROFS);
+}
+
 // A block device is held by O_EXCL, against mounts too and, for lack of a shared form, among
 // readers. A file is held by flock, which a reader shares with readers.
 Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& options) {
@@ -128,6 +138,9 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
     opened.backing.reset(::open(backing.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
     if (!opened.backing) return fail_open("device: file of the loop device", errno);
     if (auto ok = lock_file(opened.backing.get(), lock, deadline); !ok) return fail(ok);
+  }
+  if (!options.read_only) {
+    if (auto ok = check_write_protection(opened.fd.get()); !ok) return fail(ok);
   }
   return opened;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <kvslot/buffer.h>
 #include <kvslot/device.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -318,6 +319,29 @@ TEST_F(BlockDeviceTest, AnImageAndTheLoopDeviceThatShowsItAreOneThing) {
   ASSERT_TRUE(device);
   const testing::LoopDevice second = testing::LoopDevice::attach(image_).value();
   expect_code(open_file_device(second.path(), kAtOnce), Errc::kBusy);
+}
+
+// Detaching a loop device leaves its protection to whatever is attached to it next.
+class WriteProtection {
+ public:
+  explicit WriteProtection(const std::string& path)
+      : device_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), is_on_(set(1)) {}
+  ~WriteProtection() { set(0); }
+  WriteProtection(const WriteProtection&) = delete;
+  WriteProtection& operator=(const WriteProtection&) = delete;
+  [[nodiscard]] bool is_on() const { return is_on_; }
+
+ private:
+  bool set(int value) { return ::ioctl(device_.get(), BLKROSET, &value) == 0; }
+  const UniqueFd device_;
+  const bool is_on_;
+};
+
+TEST_F(BlockDeviceTest, AWriteProtectedDeviceIsOpenedForReadingOnly) {
+  const WriteProtection protection(loop_->path());
+  ASSERT_TRUE(protection.is_on()) << strerror(errno);
+  expect_code(open_file_device(loop_->path(), kPatient), Errc::kReadOnly);
+  EXPECT_TRUE(open_file_device(loop_->path(), kPatientReader));
 }
 
 TEST_F(BlockDeviceTest, ADeviceWhoseFileIsOpenIsBusy) {
