@@ -39,10 +39,10 @@ std::string explain_unmount(int error) {
 }
 
 // Whether the store says that it was closed. Somebody else may have it open again by now, and that
-// is all right where it had not stopped taking writes.
-std::expected<void, Complaint> check_closed(const std::string& device_path, bool had_stopped) {
+// is all right.
+std::expected<void, Complaint> check_closed(const std::string& device_path) {
   const auto device = open_file_device(device_path, {.read_only = true, .open_wait_ms = 0});
-  if (!device && device.error().code == Errc::kBusy && !had_stopped) return {};
+  if (!device && device.error().code == Errc::kBusy) return {};
   const auto info = device ? read_store_info(**device) : Result<StoreInfo>(fail(device));
   if (!info) {
     return std::unexpected(fmt::format(
@@ -141,8 +141,13 @@ int run_unmount(const std::string& directory) {
   }
   if (mount->is_read_only) return kExitOk;
   const auto read_only = config->find("read_only");
-  const bool had_stopped = read_only != config->end() && read_only->second == "yes";
-  const auto closed = check_closed(mount->source, had_stopped);
+  if (read_only != config->end() && read_only->second == "yes") {  // the device may still hang
+    return complain(
+        mount->source,
+        "unmounted, but it had stopped taking writes (the system's log says why), so "
+        "that it was not closed; what was synced is safe, and the next mount recovers it");
+  }
+  const auto closed = check_closed(mount->source);
   return closed ? kExitOk : complain(mount->source, closed.error());
 }
 
