@@ -135,8 +135,8 @@ Result<void> Batch::take_slots(ContentChange& change, PlannedChange& planned) {
   for (const WindowWrite& write : change.writes) needed += state_.slots_of(write.size_bytes);
   // Each slot may become an extent of its own, and the checkpoint has to hold them all.
   // What takes no slot (a truncation, windows that are placed already) is never refused.
-  if (needed != 0 && (needed > state_.slots.available_count() ||
-                      !state_.admit_image_bytes(needed * kExtentRecordBytes))) {
+  if (needed != 0 &&
+      (!state_.has_available(needed) || !state_.admit_image_bytes(needed * kExtentRecordBytes))) {
     state_.counters.no_space.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoSpace, "no free slots", ENOSPC);
   }
@@ -263,7 +263,7 @@ bool Batch::move_elsewhere(PlannedChange& planned) {
     const WindowWrite& write = planned.change->writes[i];
     state_.update_checkpoint_reserve();  // which the bad slots made larger, and nobody may take
     const std::uint32_t needed = state_.slots_of(write.size_bytes);
-    if (needed > state_.slots.available_count() || !state_.slots.take(needed, window.runs)) {
+    if (!state_.has_available(needed) || !state_.slots.take(needed, window.runs)) {
       window.extents.clear();
       return false;
     }

@@ -56,7 +56,17 @@ Failure CheckLoader::probe(const CheckpointRoot& root) {
   runs.swap(runs_);
   auto failure = read_checkpoint(root, [](Record&&) {});
   runs.swap(runs_);
-  return failure;
+  if (failure) return failure;
+  const std::uint64_t joint = superblock_.current.included_upto;
+  std::uint64_t next = root.replay_from.sequence;
+  const auto end = read_journal(device_, superblock_.geometry, root.replay_from,
+                                [&](const JournalBlock& block) -> Result<bool> {
+                                  next = block.header.sequence + 1;
+                                  return next <= joint;
+                                });
+  if (!end) return fmt::format("the journal since cannot be read: {} failed", end.error().step);
+  if (next <= joint) return fmt::format("block {} of the journal since", next);
+  return {};
 }
 
 Failure CheckLoader::read_manifests(const CheckpointRoot& root,

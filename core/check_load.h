@@ -28,7 +28,7 @@ class CheckLoader {
 
   // From the current checkpoint, or from the one before it.
   [[nodiscard]] Failure load(bool from_previous);
-  // Whether the checkpoint could be read; the state is left alone.
+  // Whether the checkpoint before could stand in for the current one; the state is left alone.
   [[nodiscard]] Failure probe(const CheckpointRoot& root);
 
   // Of the last load that went well.

@@ -62,8 +62,7 @@ class CheckpointWriter {
     MutexLock lock(state_.mutex);
     root_.replay_from = state_.ring->head();
     state_.checkpoint_running = true;
-    for (const SlotRun run : state_.previous_runs) state_.slots.give_back(run);
-    state_.previous_runs.clear();
+    state_.give_up_previous();
     state_.update_checkpoint_reserve();
   }
 
@@ -221,11 +220,6 @@ Result<CheckpointRoot> write_durably(Volume::State& state, CheckpointWriter& wri
   return root;
 }
 
-CheckpointInfo info_of(const CheckpointRoot& root) {
-  return {
-      .sequence = root.sequence, .size_bytes = root.stream_bytes, .written_ns = root.written_ns};
-}
-
 // One copy is enough: the other one has, at worst, an older superblock, which its lower sequence
 // gives away. A device that is lost may carry a write out later, whatever it said.
 Result<void> write_half(Volume::State& state, const Superblock& next, SuperblockHalf half) {
@@ -247,6 +241,11 @@ Result<void> write_half(Volume::State& state, const Superblock& next, Superblock
 }
 
 }  // namespace
+
+CheckpointInfo info_of(const CheckpointRoot& root) {
+  return {
+      .sequence = root.sequence, .size_bytes = root.stream_bytes, .written_ns = root.written_ns};
+}
 
 Result<void> Volume::State::switch_superblock(const Superblock& next) {
   superblock.sequence = next.sequence;  // spent, even if a copy gets no further
@@ -336,7 +335,8 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
   state.journal_info.used_bytes = state.ring->used_bytes();
   state.journal_info.tail_offset_bytes = state.ring->tail_offset_bytes();
   state.journal_info.current = info_of(next.current);
-  state.journal_info.previous = info_of(next.previous);
+  state.journal_info.previous =
+      state.previous_runs.empty() ? CheckpointInfo{} : info_of(next.previous);
   return {};
 }
 

@@ -61,6 +61,26 @@ class Recovery {
   [[nodiscard]] bool is_cut() const { return is_cut_; }
   [[nodiscard]] const StateLoader& loaded() const { return loader_; }
 
+  // The checkpoint before keeps its slots, as it does within a life, to stand in for the current
+  // one; its log lies right behind the head of the ring, where it is overwritten last. One that is
+  // gone, or has lost slots to values, keeps none.
+  Result<void> keep_previous() {
+    if (superblock_.previous.sequence == superblock_.current.sequence) return {};
+    auto runs = loader_.runs_of(superblock_.previous);
+    if (!runs && is_device_lost(runs.error().os_errno)) return fail(runs);
+    if (!runs) return {};
+    MutexLock lock(state_.mutex);
+    std::vector<SlotRun> claimed;
+    for (const SlotRun run : *runs)
+      if (state_.slots.claim(run)) claimed.push_back(run);
+    const bool is_whole = claimed.size() == runs->size();
+    state_.previous_runs = std::move(claimed);
+    state_.journal_info.previous = info_of(superblock_.previous);
+    if (!is_whole) state_.give_up_previous();
+    state_.update_checkpoint_reserve();
+    return {};
+  }
+
   // What was replayed, and the superblock that led to it, may be in a cache only: after a process
   // died, power may still be lost; and after a flush that failed, the page cache has what the
   // device does not, and calls it written, so that no flush would carry it there. A checkpoint goes
@@ -331,18 +351,20 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   if (recovery.fell_back()) std::swap(state.superblock.current, state.superblock.previous);
   if (recovery.needs_checkpoint()) {
     const auto written = run_checkpoint(state, false);
+    // The log of the one that stood in led over the damaged one, which is forgotten: it takes
+    // another checkpoint before one of two can be lost again.
+    if (written && recovery.fell_back()) static_cast<void>(run_checkpoint(state, false));
     if (written || !may_go_on_behind(state, recovery, written.error())) return written;
     return go_on_behind(state, recovery);
   }
+  if (auto ok = recovery.keep_previous(); !ok) return ok;
   Superblock next = state.superblock;
   next.clean = false;
   next.current.replay_from = head;
   ++next.sequence;
   if (auto ok = state.switch_superblock(next); !ok) return ok;
   MutexLock lock(state.mutex);
-  state.journal_info.current = {.sequence = next.current.sequence,
-                                .size_bytes = next.current.stream_bytes,
-                                .written_ns = next.current.written_ns};
+  state.journal_info.current = info_of(next.current);
   return {};
 }
 

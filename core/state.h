@@ -74,8 +74,7 @@ struct Volume::State : SlotPlaces {
   tsl::robin_map<std::uint32_t, NodeId> shadows GUARDED_BY(mutex);
   // Slots of placed windows that no value names yet, by the stamp of the window's first extent.
   std::map<std::uint64_t, std::vector<SlotRun>> placed GUARDED_BY(mutex);
-  // Extents of batches under way and of placed windows: the next checkpoint must have room for
-  // them.
+  // Extents of batches under way and of placed windows: the next checkpoint has room for them.
   std::uint64_t unindexed_extents GUARDED_BY(mutex) = 0;
   std::uint64_t reader_ticket GUARDED_BY(mutex) = 0;
   std::set<std::uint64_t> readers GUARDED_BY(mutex);  // tickets of reads under way
@@ -83,8 +82,7 @@ struct Volume::State : SlotPlaces {
   std::uint32_t checkpoint_taken GUARDED_BY(mutex) = 0;    // slots taken by the one under way
   std::vector<SlotRun> checkpoint_runs GUARDED_BY(mutex);  // of the current checkpoint
   std::vector<SlotRun> previous_runs GUARDED_BY(mutex);    // of the one before
-  // A superblock could not be written, and may be on the device in part: it names previous_runs,
-  // which stay taken until another has replaced it.
+  // A superblock may be on the device in part, and names previous_runs: another replaces it first.
   bool is_superblock_uncertain GUARDED_BY(mutex) = false;
   std::deque<BatchRecord> batches GUARDED_BY(mutex);
   std::deque<FaultRecord> faults GUARDED_BY(mutex);
@@ -131,8 +129,7 @@ struct Volume::State : SlotPlaces {
   [[nodiscard]] Result<void> flush_device() EXCLUDES(mutex);
   // Makes `next` the superblock, durably (core/checkpoint.cc).
   [[nodiscard]] Result<void> switch_superblock(const Superblock& next) REQUIRES(checkpoint_mutex);
-  // Back-pressure: waits, letting go of the lock meanwhile, until what is recorded fits the next
-  // block; then whether anything may be recorded.
+  // Waits, without the lock, until what is recorded fits a block; then whether more may be.
   [[nodiscard]] Result<void> admit_record() REQUIRES(mutex);
   // Appends to what the next block will hold.
   void record(const Record& change) REQUIRES(mutex);
@@ -146,6 +143,9 @@ struct Volume::State : SlotPlaces {
   // Keeps the reserve right after the index changed; kNoSpace when `more_bytes` would not fit.
   [[nodiscard]] Result<void> admit_image_bytes(std::uint64_t more_bytes) REQUIRES(mutex);
   void update_checkpoint_reserve() REQUIRES(mutex);
+  // Frees the slots of the checkpoint before; whether so many can be had, with these if need be.
+  void give_up_previous() REQUIRES(mutex);
+  [[nodiscard]] bool has_available(std::uint64_t slot_count) REQUIRES(mutex);
   // Frees the slots of extents once block `sequence` is durable.
   void doom_extents(std::span<const Extent> extents, std::uint64_t sequence) REQUIRES(mutex);
   void reclaim() REQUIRES(mutex);
@@ -193,7 +193,7 @@ struct Volume::State : SlotPlaces {
 // Commits what is recorded, without waiting for room in the journal: the last step of a
 // checkpoint, for which commits leave the headroom (core/commit.cc). Gives published_upto.
 Result<std::uint64_t> commit_recorded(Volume::State& state);
-
+[[nodiscard]] CheckpointInfo info_of(const CheckpointRoot& root);
 [[nodiscard]] std::uint64_t random_u64();
 [[nodiscard]] std::unique_ptr<Inspector> make_inspector(Volume::State& state);
 

@@ -55,7 +55,8 @@ StateLoader::PendingName& StateLoader::name_of(NodeId node) {
 
 // --- The checkpoint.
 
-Result<std::vector<ManifestEntry>> StateLoader::read_manifests(const CheckpointRoot& root) {
+Result<std::vector<ManifestEntry>> StateLoader::read_manifests(const CheckpointRoot& root,
+                                                               std::vector<SlotRun>& runs) const {
   std::vector<ManifestEntry> entries;
   const Buffer block = Buffer::from_heap(kBlockSizeBytes);
   std::uint32_t slot = root.manifest_slot;
@@ -71,30 +72,47 @@ Result<std::vector<ManifestEntry>> StateLoader::read_manifests(const CheckpointR
     if (manifest->checkpoint_sequence != root.sequence || manifest->index != index)
       return fail(Errc::kCorrupt, "checkpoint: manifest of another checkpoint");
     entries.insert(entries.end(), manifest->entries.begin(), manifest->entries.end());
-    checkpoint_runs_.push_back({SlotId{slot}, 1});
+    runs.push_back({SlotId{slot}, 1});
     slot = manifest->next_slot;
   }
   return entries;
 }
 
+Result<SlotRun> StateLoader::run_of(const ManifestEntry& entry) const {
+  const std::uint32_t slots = state_.slots_of(entry.size_bytes);
+  if (entry.slot >= state_.geometry.slot_count || slots > state_.geometry.slot_count - entry.slot)
+    return fail(Errc::kCorrupt, "checkpoint: chunk slot out of range");
+  return SlotRun{SlotId{entry.slot}, slots};
+}
+
+Result<std::vector<SlotRun>> StateLoader::runs_of(const CheckpointRoot& root) const {
+  std::vector<SlotRun> runs;
+  const auto entries = read_manifests(root, runs);
+  if (!entries) return fail(entries);
+  for (const ManifestEntry& entry : *entries) {
+    const auto run = run_of(entry);
+    if (!run) return fail(run);
+    runs.push_back(*run);
+  }
+  return runs;
+}
+
 Result<void> StateLoader::load_checkpoint(const CheckpointRoot& root) {
-  const auto entries = read_manifests(root);
+  const auto entries = read_manifests(root, checkpoint_runs_);
   if (!entries) return fail(entries);
   const Buffer buffer = Buffer::from_heap(kChunkSizeBytesMax);
   std::vector<std::byte> stream;
   std::uint64_t stream_bytes = 0;
   std::uint32_t index = 0;
   for (const ManifestEntry& entry : *entries) {
-    const std::uint32_t slots = state_.slots_of(entry.size_bytes);
-    if (entry.slot >= state_.geometry.slot_count || slots > state_.geometry.slot_count - entry.slot)
-      return fail(Errc::kCorrupt, "checkpoint: chunk slot out of range");
-    const std::uint64_t offset =
-        std::uint64_t{state_.first_block_of(SlotId{entry.slot})} * kBlockSizeBytes;
+    const auto run = run_of(entry);
+    if (!run) return fail(run);
+    const std::uint64_t offset = std::uint64_t{state_.first_block_of(run->first)} * kBlockSizeBytes;
     const Bytes chunk = buffer.first(entry.size_bytes);
     if (auto ok = read_device(*state_.device, offset, chunk); !ok) return ok;
     const auto payload = open_chunk(chunk, root.sequence, index++, uuid_);
     if (!payload) return fail(payload);
-    checkpoint_runs_.push_back({SlotId{entry.slot}, slots});
+    checkpoint_runs_.push_back(*run);
     stream.insert(stream.end(), payload->begin(), payload->end());
     stream_bytes += payload->size();
     if (auto ok = apply_stream(stream); !ok) return ok;

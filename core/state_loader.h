@@ -41,6 +41,9 @@ class StateLoader {
   // from nothing each time. `is_previous`: the checkpoint before the current one.
   Result<void> load(const CheckpointRoot& root, bool is_previous, std::uint64_t limit);
 
+  // The slots that a checkpoint's manifests name, of which only they are read.
+  [[nodiscard]] Result<std::vector<SlotRun>> runs_of(const CheckpointRoot& root) const;
+
   // The node of an object, or kNone.
   [[nodiscard]] NodeId find(ObjectId object) const;
   [[nodiscard]] PendingName& name_of(NodeId node);
@@ -58,7 +61,10 @@ class StateLoader {
 
  private:
   void clear(const CheckpointRoot& root);
-  Result<std::vector<ManifestEntry>> read_manifests(const CheckpointRoot& root);
+  // Adds the slots of the manifests to `runs`.
+  Result<std::vector<ManifestEntry>> read_manifests(const CheckpointRoot& root,
+                                                    std::vector<SlotRun>& runs) const;
+  [[nodiscard]] Result<SlotRun> run_of(const ManifestEntry& entry) const;
   Result<void> load_checkpoint(const CheckpointRoot& root);
   Result<void> apply_stream(std::vector<std::byte>& stream);
   Result<void> replay(const JournalPosition& from, std::uint64_t limit);

@@ -159,14 +159,40 @@ Result<void> Volume::State::admit_record() {
   return check_writable();
 }
 
+namespace {
+
+std::uint64_t slots_in(const std::vector<SlotRun>& runs) {
+  std::uint64_t slots = 0;
+  for (const SlotRun run : runs) slots += run.count;
+  return slots;
+}
+
+// The slots of the checkpoint before are in hand for the next one. How many there are that this one
+// does not need, and a put may have.
+std::uint64_t spare_slots(const Volume::State& s) REQUIRES(s.mutex) {
+  if (s.checkpoint_running || s.is_superblock_uncertain) return 0;
+  const std::uint64_t in_hand = slots_in(s.previous_runs);
+  return in_hand - std::min(in_hand, s.checkpoint_slots(0));
+}
+
+bool give_up_previous_for_space(Volume::State& s) REQUIRES(s.mutex) {
+  if (spare_slots(s) == 0) return false;
+  s.give_up_previous();
+  s.update_checkpoint_reserve();
+  return true;
+}
+
+}  // namespace
+
 Result<void> Volume::reserve_slots(std::uint32_t count) {
   State& s = *state_;
   MutexLock lock(s.mutex);
   if (auto ok = s.check_writable(); !ok) return ok;
-  if (auto ok = s.slots.reserve(count); !ok) {
+  if (!s.has_available(count)) {
     s.counters.no_space.fetch_add(1, std::memory_order_relaxed);
-    return ok;
+    return fail(Errc::kNoSpace, "slots", ENOSPC);
   }
+  if (auto ok = s.slots.reserve(count); !ok) return ok;
   s.update_checkpoint_reserve();
   return {};
 }
@@ -181,7 +207,7 @@ SpaceInfo Volume::space() const {
   State& s = *state_;
   MutexLock lock(s.mutex);
   const std::uint64_t per_slot = s.geometry.blocks_per_slot();
-  const std::uint64_t free_slots = s.slots.available_count();
+  const std::uint64_t free_slots = s.slots.available_count() + spare_slots(s);
   SpaceInfo info;
   info.total_blocks = std::uint64_t{s.geometry.slot_count} * per_slot;
   info.free_blocks = free_slots * per_slot;
@@ -281,12 +307,6 @@ RecordedChanges Volume::State::take_recorded() {
 
 namespace {
 
-std::uint64_t slots_in(const std::vector<SlotRun>& runs) {
-  std::uint64_t slots = 0;
-  for (const SlotRun run : runs) slots += run.count;
-  return slots;
-}
-
 // A checkpoint much larger than the next one will be holds space that was given back.
 bool is_outgrown(const std::vector<SlotRun>& runs, std::uint64_t next_slots) {
   return slots_in(runs) > 2 * next_slots + 8;
@@ -321,16 +341,28 @@ std::uint32_t Volume::State::checkpoint_slots_needed(std::uint64_t more_bytes) c
 
 void Volume::State::update_checkpoint_reserve() {
   if (!checkpoint_running && !is_superblock_uncertain &&
-      is_outgrown(previous_runs, checkpoint_slots(0))) {
-    for (const SlotRun run : previous_runs) slots.give_back(run);
-    previous_runs.clear();
-  }
+      is_outgrown(previous_runs, checkpoint_slots(0)))
+    give_up_previous();
   slots.set_checkpoint_reserve(checkpoint_slots_needed(0));
 }
 
+void Volume::State::give_up_previous() {
+  for (const SlotRun run : previous_runs) slots.give_back(run);
+  previous_runs.clear();
+  journal_info.previous = {};
+}
+
+bool Volume::State::has_available(std::uint64_t slot_count) {
+  if (slot_count > slots.available_count()) give_up_previous_for_space(*this);
+  return slot_count <= slots.available_count();
+}
+
 Result<void> Volume::State::admit_image_bytes(std::uint64_t more_bytes) {
-  const std::uint64_t have = std::uint64_t{slots.free_count()} + slots.doomed_count();
-  if (std::uint64_t{checkpoint_slots_needed(more_bytes)} + slots.reserved_count() > have) {
+  const auto is_short = [&]() REQUIRES(mutex) {
+    const std::uint64_t have = std::uint64_t{slots.free_count()} + slots.doomed_count();
+    return std::uint64_t{checkpoint_slots_needed(more_bytes)} + slots.reserved_count() > have;
+  };
+  if (is_short() && (!give_up_previous_for_space(*this) || is_short())) {
     counters.no_space.fetch_add(1, std::memory_order_relaxed);
     return fail(Errc::kNoSpace, "no room to checkpoint another key", ENOSPC);
   }
