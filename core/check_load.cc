@@ -199,6 +199,7 @@ std::optional<std::uint64_t> CheckLoader::first_unwritten() {
   for (const TailExtent& tail : state_.tail()) {
     // One outside of the slots cannot be read: core/check_slots.cc reports it.
     if (!state_.owns(tail) || !reader.is_inside(tail.extent)) continue;
+    if (is_cut_off(tail.extent)) continue;  // only salvage goes on then, and misses it later
     const std::uint32_t more = ExtentReader::padded_bytes(tail.extent);
     if (bytes + more > ExtentReader::kTogetherBytesMax) judge_group();
     group.push_back({.object = tail.object, .extent = tail.extent});

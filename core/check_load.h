@@ -54,6 +54,12 @@ class CheckLoader {
   [[nodiscard]] Failure apply_block(const struct JournalBlock& block);
   [[nodiscard]] std::optional<std::uint64_t> first_unwritten();
   [[nodiscard]] bool is_unwritten(ExtentReader& reader, ExtentToRead item, std::uint64_t sequence);
+  // Behind the end of a device that is shorter than it was.
+  [[nodiscard]] bool is_cut_off(const Extent& extent) const {
+    return std::uint64_t{extent.device_block} * kBlockSizeBytes +
+               ExtentReader::padded_bytes(extent) >
+           device_.info().size_bytes;
+  }
   [[nodiscard]] std::uint64_t offset_of(std::uint32_t slot) const {
     return superblock_.geometry.slots_offset_bytes +
            std::uint64_t{slot} * superblock_.geometry.slot_size_bytes;

@@ -113,7 +113,7 @@ class Salvage {
   // ---- What it says.
 
   bool load_whole() {
-    if (!superblock_ || superblock_->geometry.size_bytes > device_.info().size_bytes) return false;
+    if (!superblock_) return false;
     state_ = std::make_unique<CheckedState>(superblock_->geometry.window_size_bytes(), true);
     for (const bool from_previous : {false, true}) {
       CheckLoader loader(device_, *superblock_, *state_);
@@ -125,6 +125,11 @@ class Salvage {
             fmt::format("the log ends before block {}, a value of which is not on the device: what "
                         "was done from there on, and not flushed, is left out",
                         *loader.cut_at()));
+      if (superblock_->geometry.size_bytes > device_.info().size_bytes)
+        note(fmt::format(
+            "the device has {} bytes, but had {} when it was formatted: it was cut off, "
+            "behind all that is needed to tell what it held",
+            device_.info().size_bytes, superblock_->geometry.size_bytes));
       return report_.metadata_whole = true;
     }
     return false;
@@ -180,6 +185,8 @@ class Salvage {
       for (const Extent& extent : state_->extents(state_->nodes()[node]))
         known_stamps.insert(extent.stamp);
     std::uint64_t known_stamp = known_stamps.empty() ? 0 : *known_stamps.rbegin();
+    if (const auto said = rebuilt_.said_at.find(object); said != rebuilt_.said_at.end())
+      known_stamp = std::max(known_stamp, said->second);
     for (const FoundTrailer& version : versions) {
       const bool is_given_up = rebuilt_.given_up.contains(version.extent.stamp);
       if (is_given_up || version.extent.stamp <= known_stamp) {

@@ -92,16 +92,17 @@ void for_each_record(Device& device, const FoundBlock& block, const OnRecord& on
   }
 }
 
-void for_each_stamp(Device& device, const FoundBlock& block,
-                    const std::function<void(std::uint64_t stamp)>& on_stamp) {
+void for_each_stamp(const Record& record, const OnStamp& on_stamp) {
   const auto note = [&](const std::vector<Extent>& extents) {
     for (const Extent& extent : extents) on_stamp(extent.stamp);
   };
-  for_each_record(device, block, [&](Record&& record) {
-    if (const auto* set = std::get_if<SetNode>(&record)) note(set->image.extents);
-    if (const auto* patch = std::get_if<PatchContent>(&record))
-      for (const auto& window : patch->windows) note(window.extents);
-  });
+  if (const auto* set = std::get_if<SetNode>(&record)) note(set->image.extents);
+  if (const auto* patch = std::get_if<PatchContent>(&record))
+    for (const auto& window : patch->windows) note(window.extents);
+}
+
+void for_each_stamp(Device& device, const FoundBlock& block, const OnStamp& on_stamp) {
+  for_each_record(device, block, [&](Record&& record) { for_each_stamp(record, on_stamp); });
 }
 
 SortedLog sort_log(Device& device, std::vector<FoundBlock> blocks,

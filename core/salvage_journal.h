@@ -15,12 +15,13 @@
 namespace kvslot {
 
 using OnRecord = std::function<void(Record&&)>;
+using OnStamp = std::function<void(std::uint64_t stamp)>;
 
 // The records of a block, as far as they can be read.
 void for_each_record(Device& device, const FoundBlock& block, const OnRecord& on_record);
-// The stamps of the values in them.
-void for_each_stamp(Device& device, const FoundBlock& block,
-                    const std::function<void(std::uint64_t stamp)>& on_stamp);
+// The stamps of the values in one, and in all of them.
+void for_each_stamp(const Record& record, const OnStamp& on_stamp);
+void for_each_stamp(Device& device, const FoundBlock& block, const OnStamp& on_stamp);
 
 // What something else says of a log: blocks of this epoch begin here, or before.
 struct LogStart {

@@ -122,6 +122,15 @@ std::vector<LogStart> known_starts(const Superblock* superblock, const FoundChun
   return starts;
 }
 
+// Stamps up to this one had been given out when the checkpoint was written; 0: not known.
+std::uint64_t stamps_before(const Superblock* superblock, const FoundChunk* whole) {
+  if (superblock == nullptr || whole == nullptr) return 0;
+  for (const CheckpointRoot* root : {&superblock->current, &superblock->previous})
+    if (root->sequence == whole->attempt.sequence && root->next_stamp != 0)
+      return root->next_stamp - 1;
+  return 0;
+}
+
 std::uint64_t replay_from(const Superblock* superblock, const FoundChunk* whole) {
   if (whole == nullptr) return 0;
   if (superblock != nullptr)
@@ -152,11 +161,17 @@ std::uint32_t window_bytes_of(Device& device, const Found& found) {
 Rebuilt rebuild_state(Device& device, const Found& found, const Superblock* superblock,
                       CheckedState& state) {
   Rebuilt rebuilt;
+  std::uint64_t newest_stamp = 0;
   const OnRecord apply = [&](Record&& record) {
+    for_each_stamp(record, [&](std::uint64_t s) { newest_stamp = std::max(newest_stamp, s); });
     if (const auto* gone = std::get_if<RemoveNode>(&record))
       rebuilt.removed.insert(static_cast<std::uint64_t>(gone->object));
-    if (const auto* set = std::get_if<SetNode>(&record))
+    if (const auto* set = std::get_if<SetNode>(&record)) {
       rebuilt.removed.erase(static_cast<std::uint64_t>(set->image.object));
+      rebuilt.said_at[static_cast<std::uint64_t>(set->image.object)] = newest_stamp;
+    }
+    if (const auto* patch = std::get_if<PatchContent>(&record))
+      rebuilt.said_at[static_cast<std::uint64_t>(patch->object)] = newest_stamp;
     state.apply(std::move(record), 0);
   };
   const GivenUp given_up(found, superblock);
@@ -175,6 +190,15 @@ Rebuilt rebuild_state(Device& device, const Found& found, const Superblock* supe
   }
   const SortedLog log = sort_log(device, found.blocks, known_starts(superblock, whole));
   const std::uint64_t from = replay_from(superblock, whole);
+  // A whole checkpoint says all of its values later than what blocks before it say.
+  for (const FoundBlock& block : log.in_force)
+    if (block.header.sequence < from)
+      for_each_stamp(device, block,
+                     [&](std::uint64_t s) { newest_stamp = std::max(newest_stamp, s); });
+  newest_stamp = std::max(newest_stamp, stamps_before(superblock, whole));
+  if (whole != nullptr)
+    for (auto said = rebuilt.said_at.begin(); said != rebuilt.said_at.end(); ++said)
+      said.value() = newest_stamp;
   for (const FoundBlock& block : log.in_force)
     if (block.header.sequence >= from) for_each_record(device, block, apply);
   for (const FoundBlock& block : log.cut_off)

@@ -4,6 +4,7 @@
 // Step before: core/salvage_scan.*. Step after: core/salvage_device.cc writes the values out.
 #pragma once
 
+#include <tsl/robin_map.h>
 #include <tsl/robin_set.h>
 
 #include <cstdint>
@@ -16,7 +17,10 @@ namespace kvslot {
 struct Rebuilt {
   tsl::robin_set<std::uint64_t> removed;   // objects that the journal removes
   tsl::robin_set<std::uint64_t> given_up;  // stamps of values in blocks that a recovery cut off
-  bool has_checkpoint = false;             // one of which every chunk is there
+  // The newest stamp given out before the last record of an object's value: older values are not
+  // the object's any more, though it may have none.
+  tsl::robin_map<std::uint64_t, std::uint64_t> said_at;
+  bool has_checkpoint = false;  // one of which every chunk is there
 };
 
 // The window size that the patches of the journal were cut by; kExtentSizeBytesMax where none says.

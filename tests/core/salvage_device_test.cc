@@ -122,16 +122,92 @@ TEST(SalvageDevice, ACopyOfAnotherStoresSuperblockIsNotGoneBy) {
   EXPECT_EQ(sink.whole, history.now);
 }
 
+std::unique_ptr<SimulatedDevice> cut_off(const SimulatedDevice& device, std::uint64_t cut_bytes) {
+  auto shorter = std::make_unique<SimulatedDevice>(
+      testing::SimulatedDeviceOptions{.size_bytes = device.info().size_bytes - cut_bytes});
+  std::vector<std::byte> bytes(shorter->info().size_bytes);
+  device.peek(0, bytes);
+  shorter->poke(0, bytes);
+  return shorter;
+}
+
 TEST(SalvageDevice, ADeviceThatWasCutOffGivesWhatIsLeft) {
   History history;
   const auto device = history.device();
-  SimulatedDevice shorter({.size_bytes = device->info().size_bytes - kMiB});
-  std::vector<std::byte> bytes(shorter.info().size_bytes);
-  device->peek(0, bytes);
-  shorter.poke(0, bytes);
+  wipe_checkpoints(*device, "KVMF");
+  const auto shorter = cut_off(*device, kMiB);
   MemorySink sink;
-  salvage(shorter, sink);
+  salvage(*shorter, sink);
   for (const auto& [key, value] : history.now) EXPECT_EQ(sink.whole[key], value) << key;
+}
+
+// What was kept there is missing, nothing else, and nothing comes back.
+TEST(SalvageDevice, OfADeviceWithoutItsEndCheckpointAndJournalAreGoneBy) {
+  for (const std::uint64_t cut_bytes : {std::uint64_t{kBlockSizeBytes}, std::uint64_t{kMiB}}) {
+    SCOPED_TRACE(cut_bytes);
+    History history;
+    const auto device = history.device();
+    const auto shorter = cut_off(*device, cut_bytes);
+    MemorySink sink;
+    const SalvageReport report = salvage(*shorter, sink);
+    EXPECT_EQ(sink.whole, history.now);
+    EXPECT_TRUE(report.complete);
+    EXPECT_THAT(report.notes, ElementsAre(HasSubstr("it was cut off")));
+  }
+}
+
+TEST(SalvageDevice, AValueBehindTheEndOfTheDeviceIsMissingAndEndsNothing) {
+  testing::StoreHarness harness(16 * kMiB);
+  const auto put = [&](const std::string& key, std::size_t size) {
+    return harness.store().put(key, bytes_of(value_of(size, size))).has_value();
+  };
+  std::vector<std::string> keys;
+  do {
+    keys.push_back("k" + std::to_string(keys.size()));
+  } while (put(keys.back(), 120'000));
+  keys.pop_back();
+  ASSERT_TRUE(harness.store().flush());
+  const auto shorter = cut_off(*harness.device().survivor(1, CrashMode::kAll), kMiB);
+  MemorySink sink;
+  const SalvageReport report = salvage(*shorter, sink);
+  EXPECT_TRUE(report.metadata_whole);
+  EXPECT_FALSE(report.complete);
+  EXPECT_EQ(report.lost + report.files, keys.size());
+  EXPECT_LT(report.lost, 12U);
+  EXPECT_GT(report.lost, 3U);
+}
+
+// The record of an empty value counts more than a trailer that is older.
+TEST(SalvageDevice, AValueThatWasEmptiedDoesNotComeBackFromItsTrailer) {
+  for (const bool is_in_checkpoint : {false, true})
+    for (const bool has_superblock : {false, true}) {
+      SCOPED_TRACE(::testing::PrintToString(std::pair(is_in_checkpoint, has_superblock)));
+      testing::StoreHarness harness(16 * kMiB);
+      const auto put = [&](const std::string& key, std::string_view value) {
+        EXPECT_TRUE(harness.store().put(key, bytes_of(value)));
+      };
+      put("other", "a value");
+      put("k", "the old value");
+      put("lost", "the old value");
+      EXPECT_TRUE(harness.store().checkpoint());
+      put("k", "");
+      if (is_in_checkpoint) {
+        EXPECT_TRUE(harness.store().checkpoint());
+      }
+      put("lost", "");
+      const std::uint64_t of_lost = harness.volume().inspector().journal().head_offset_bytes;
+      put("lost", "the new value");
+      EXPECT_TRUE(harness.store().flush());
+      put("other", "another value");
+      EXPECT_TRUE(harness.store().flush());
+      const auto device = harness.device().survivor(1, CrashMode::kAll);
+      wipe(*device, harness.volume().geometry().journal_offset_bytes + of_lost, kBlockSizeBytes);
+      if (!has_superblock) wipe_superblocks(*device);
+      MemorySink sink;
+      EXPECT_FALSE(salvage(*device, sink).metadata_whole);
+      EXPECT_THAT(sink.whole, ElementsAre(Pair("k", ""), Pair("lost", "the new value"),
+                                          Pair("other", "another value")));
+    }
 }
 
 TEST(SalvageDevice, WithoutManifestsEverythingComesOut) {
