@@ -28,6 +28,10 @@ class CheckLoader {
 
   // From the current checkpoint, or from the one before it.
   [[nodiscard]] Failure load(bool from_previous);
+  // The same with all blocks of the log, whether their values are on the device or not.
+  [[nodiscard]] Failure load_uncut(bool from_previous) {
+    return load_upto(from_previous, UINT64_MAX);
+  }
   // Whether the checkpoint before could stand in for the current one; the state is left alone.
   [[nodiscard]] Failure probe(const CheckpointRoot& root);
 

@@ -64,7 +64,9 @@ class Salvage {
     take_trailers();
     if (auto ok = write_nodes(); !ok) return fail(ok);
     if (auto ok = write_strays(); !ok) return fail(ok);
-    report_.complete = report_.metadata_whole && report_.partial == 0 && report_.lost == 0;
+    if (auto ok = write_cut_off(); !ok) return fail(ok);
+    report_.complete =
+        report_.metadata_whole && !cut_at_ && report_.partial == 0 && report_.lost == 0;
     if (notes_left_out_ != 0)
       report_.notes.push_back(fmt::format("{} more like these", notes_left_out_));
     return std::move(report_);
@@ -120,11 +122,8 @@ class Salvage {
       const bool has_previous = superblock_->previous.sequence != superblock_->current.sequence;
       if (from_previous && !has_previous) break;
       if (loader.load(from_previous) || loader.obstacle()) continue;
-      if (loader.cut_at())
-        note(
-            fmt::format("the log ends before block {}, a value of which is not on the device: what "
-                        "was done from there on, and not flushed, is left out",
-                        *loader.cut_at()));
+      cut_at_ = loader.cut_at();
+      if (cut_at_) load_cut_off(from_previous);
       if (superblock_->geometry.size_bytes > device_.info().size_bytes)
         note(fmt::format(
             "the device has {} bytes, but had {} when it was formatted: it was cut off, "
@@ -133,6 +132,14 @@ class Salvage {
       return report_.metadata_whole = true;
     }
     return false;
+  }
+
+  // With what lies behind the end of the log. Whether somebody was told that it is durable cannot
+  // be seen.
+  void load_cut_off(bool from_previous) {
+    cut_off_ = std::make_unique<CheckedState>(superblock_->geometry.window_size_bytes(), true);
+    CheckLoader loader(device_, *superblock_, *cut_off_);
+    if (loader.load_uncut(from_previous)) cut_off_.reset();
   }
 
   void rebuild() {
@@ -303,6 +310,38 @@ class Salvage {
     return {};
   }
 
+  Result<void> write_cut_off() {
+    if (!cut_at_) return {};
+    note(
+        fmt::format("the log ends before block {}, a value of which is not on the device; of the "
+                    "files that were written from there on, what is there is in {}",
+                    *cut_at_, lost_and_found_));
+    if (!cut_off_) return {};
+    for (const CheckedNode& node : cut_off_->nodes()) {
+      const bool is_file =
+          node.object != 0 && node.object != kRootObject && node.kind == NodeKind::kFile;
+      if (!is_file || is_written_as_it_is(node)) continue;
+      const SalvagedFile file{.path = path_of(node.parent, cut_off_->name(node), true),
+                              .kind = NodeKind::kFile,
+                              .object = node.object,
+                              .size_bytes = node.size_bytes,
+                              .target = {},
+                              .attributes = {},
+                              .xattrs = {}};
+      if (auto ok = write_file(file, cut_off_->extents(node), node.parent); !ok) return ok;
+    }
+    return {};
+  }
+
+  // Whether what the log says before its end about this file is the same.
+  [[nodiscard]] bool is_written_as_it_is(const CheckedNode& node) const {
+    const std::uint32_t found = state_->find(node.object);
+    if (found == CheckedState::kNowhere) return false;
+    const CheckedNode& before = state_->nodes()[found];
+    return before.size_bytes == node.size_bytes &&
+           std::ranges::equal(state_->extents(before), cut_off_->extents(node));
+  }
+
   // What the folder cannot hold is noted; a full or failing one ends the salvage.
   Result<bool> judge(const SalvagedFile& file, const Result<void>& outcome) {
     if (outcome) return true;
@@ -437,6 +476,8 @@ class Salvage {
   std::unique_ptr<ExtentReader> reader_;
   Found found_;
   Rebuilt rebuilt_;
+  std::optional<std::uint64_t> cut_at_;    // the block that the log ends before
+  std::unique_ptr<CheckedState> cut_off_;  // with that one and those behind it
   std::string lost_and_found_ = "lost+found";
   std::vector<Stray> strays_;
   std::map<std::uint32_t, Extent> newer_;  // by node: a whole value that no record names

@@ -103,6 +103,21 @@ TEST(SalvageLog, ACheckpointSaysWhereTheLogEndedThatItReplaced) {
   EXPECT_EQ(sink.whole, kKept);
 }
 
+// A value of the last batches is not there. Whether they were flushed, nobody can tell: what is
+// there of them comes out beside what is certain, and all is not said to be well.
+TEST(SalvageLog, WhatLiesBehindTheEndOfTheLogIsInLostAndFound) {
+  const auto device = cut_log(make_device(32 * kMiB), change_all);
+  MemorySink sink;
+  const SalvageReport report = salvage(*device, sink);
+  Values expected = kKept;
+  expected["lost+found/changed later"] = "a value that was given up";
+  expected["lost+found/new later"] = "a key that was given up";
+  EXPECT_EQ(sink.whole, expected);
+  EXPECT_FALSE(report.complete);
+  EXPECT_EQ(report.lost, 1U) << "the newer value of 'kept'";
+  EXPECT_THAT(report.notes, SizeIs(2));
+}
+
 // Epochs of an earlier kvslot are random: where they began tells which one was later.
 TEST(SalvageLog, RandomEpochsAreOrderedByWhereTheyBegan) {
   for (const std::uint64_t later_epoch : {5, 5000}) {
