@@ -1,6 +1,7 @@
 // Three threads behind one queue: the committer takes all that gathered and commits it as one
 // batch; the flusher makes batches durable, one flush for everybody who waits, while the committer
-// writes the next; the checkpointer empties the journal in the background.
+// writes the next, and has the log say so once nothing follows; the checkpointer empties the
+// journal in the background.
 #include <kvslot/batcher.h>
 #include <kvslot/check.h>
 
@@ -70,6 +71,9 @@ struct Batcher::State {
   std::deque<FlushWait> flushes GUARDED_BY(mutex);
   std::set<std::string, std::less<>> async_keys GUARDED_BY(mutex);
   std::optional<Clock::time_point> unflushed_since GUARDED_BY(mutex);
+  // Since a flush, behind which no block was made that says so.
+  std::optional<Clock::time_point> unnoted_since GUARDED_BY(mutex);
+  std::uint64_t last_block GUARDED_BY(mutex) = 0;
   std::uint64_t queued_bytes GUARDED_BY(mutex) = 0;
   std::size_t last_batch GUARDED_BY(mutex) = 0;  // changes in it
   std::size_t awaited GUARDED_BY(mutex) = 0;     // queued jobs that somebody waits for
@@ -174,6 +178,7 @@ struct Batcher::State {
     MutexLock lock(mutex);
     if (!wait.jobs.empty()) flushes.push_back(std::move(wait));
     if (!unflushed_since) unflushed_since = Clock::now();
+    if (std::exchange(last_block, sequence) != sequence) unnoted_since.reset();
     flush_work.notify_one();
     checkpoint_wanted = checkpoint_wanted || volume.wants_checkpoint();
     if (checkpoint_wanted) checkpoint_work.notify_one();
@@ -182,39 +187,55 @@ struct Batcher::State {
   void flush_loop() {
     while (true) {
       std::deque<FlushWait> waits;
+      bool is_quiet = false;
       {
         MutexLock lock(mutex);
-        while (flushes.empty() && !stopping && !is_interval_over()) {
-          if (unflushed_since) {
-            flush_work.wait_until(mutex, *unflushed_since + interval());
+        while (flushes.empty() && !stopping && !is_over(unflushed_since) &&
+               !is_over(unnoted_since)) {
+          if (const auto since = unflushed_since ? unflushed_since : unnoted_since) {
+            flush_work.wait_until(mutex, *since + interval());
           } else {
             flush_work.wait(mutex);
           }
         }
         if (flushes.empty() && stopping) return;
-        waits.swap(flushes);
-        unflushed_since.reset();
-        flushing = true;
+        is_quiet = flushes.empty() && !is_over(unflushed_since);
+        if (is_quiet) {
+          unnoted_since.reset();
+        } else {
+          waits.swap(flushes);
+          unflushed_since.reset();
+          flushing = true;
+        }
       }
-      std::uint64_t target = waits.empty() ? UINT64_MAX : 0;
-      for (const FlushWait& wait : waits) target = std::max(target, wait.sequence);
-      const Result<void> flushed = volume.flush_until(target);
-      {
-        MutexLock lock(mutex);
-        flushing = false;
-        recorded = recorded || volume.has_recorded();  // what an earlier block had no room for
-        work.notify_one();
+      if (is_quiet) {
+        volume.record_durable();
+      } else {
+        flush(waits);
       }
-      for (FlushWait& wait : waits)
-        for (Job& job : wait.jobs) answer(job, flushed);
     }
+  }
+
+  void flush(std::deque<FlushWait>& waits) {
+    std::uint64_t target = waits.empty() ? UINT64_MAX : 0;
+    for (const FlushWait& wait : waits) target = std::max(target, wait.sequence);
+    const Result<void> flushed = volume.flush_until(target);
+    {
+      MutexLock lock(mutex);
+      flushing = false;
+      if (flushed && !unflushed_since && !unnoted_since) unnoted_since = Clock::now();
+      recorded = recorded || volume.has_recorded();  // what an earlier block had no room for
+      work.notify_one();
+    }
+    for (FlushWait& wait : waits)
+      for (Job& job : wait.jobs) answer(job, flushed);
   }
 
   [[nodiscard]] std::chrono::milliseconds interval() const {
     return std::chrono::milliseconds(options.commit_interval_ms);
   }
-  [[nodiscard]] bool is_interval_over() const REQUIRES(mutex) {
-    return unflushed_since && Clock::now() >= *unflushed_since + interval();
+  [[nodiscard]] bool is_over(const std::optional<Clock::time_point>& since) const REQUIRES(mutex) {
+    return since && Clock::now() >= *since + interval();
   }
 
   void checkpoint_loop() {

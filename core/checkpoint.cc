@@ -334,6 +334,7 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
   MutexLock lock(state.mutex);
   state.journal_info.used_bytes = state.ring->used_bytes();
   state.journal_info.tail_offset_bytes = state.ring->tail_offset_bytes();
+  state.noted_upto = std::max(state.noted_upto, next.current.included_upto);
   state.journal_info.current = info_of(next.current);
   state.journal_info.previous =
       state.previous_runs.empty() ? CheckpointInfo{} : info_of(next.previous);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/device_io.h"
+#include "core/durable_mark.h"
 #include "core/log_tail.h"
 #include "core/state.h"
 #include "core/state_loader.h"
@@ -261,25 +262,12 @@ class Recovery {
 // whenever the next one stands elsewhere, at the beginning of the ring. The empty block repeats
 // what the cut-off ones may have known to be durable; torn, it ends the log where it ends now.
 Result<void> cover_cut_block(Volume::State& state) REQUIRES(state.commit_turn) {
-  const Buffer block = Buffer::from_heap(kBlockSizeBytes);
-  const Bytes bytes = block.first(kBlockSizeBytes);
-  std::fill(bytes.begin(), bytes.end(), std::byte{0});
-  const JournalPosition& head = state.ring->head();
-  JournalHeader header{.epoch = head.epoch,
-                       .sequence = head.sequence,
-                       .previous_hash = head.previous_hash,
-                       .durable_upto = head.sequence - 1};
-  seal_journal_block(bytes, header, state.geometry.uuid);
-  const auto place = state.ring->place(kBlockSizeBytes);
-  if (!place) return fail(Errc::kNoSpace, "the journal is full", ENOSPC);
-  const std::uint64_t offset = state.geometry.journal_offset_bytes + *place;
-  if (auto ok = write_device(*state.device, offset, bytes); !ok) return ok;
+  const std::uint64_t sequence = state.ring->head().sequence;
+  if (auto ok = append_empty_block(state, sequence - 1); !ok) return ok;
   if (auto ok = state.flush_device(); !ok) return ok;
-  state.ring->advance(*place, header);
   MutexLock lock(state.mutex);
-  state.next_sequence = header.sequence + 1;
-  state.published_upto = state.durable_upto = header.sequence;
-  state.journal_info.head_offset_bytes = state.ring->head().offset_bytes;
+  state.next_sequence = sequence + 1;
+  state.published_upto = state.durable_upto = state.noted_upto = sequence;
   return {};
 }
 
@@ -288,7 +276,7 @@ void continue_at(Volume::State& state, const JournalPosition& head)
     REQUIRES(state.commit_turn, state.mutex) {
   state.ring = std::make_unique<JournalRing>(state.geometry.journal_size_bytes, head);
   state.next_sequence = head.sequence;
-  state.published_upto = state.durable_upto = head.sequence - 1;
+  state.published_upto = state.durable_upto = state.noted_upto = head.sequence - 1;
   state.journal_info.size_bytes = state.geometry.journal_size_bytes;
   state.journal_info.head_offset_bytes = head.offset_bytes;
   state.journal_info.tail_offset_bytes = head.offset_bytes;

@@ -66,6 +66,7 @@ struct Volume::State : SlotPlaces {
   std::uint64_t published_upto GUARDED_BY(mutex) = 0;  // blocks written and visible
   std::uint64_t durable_upto GUARDED_BY(mutex) = 0;    // blocks and values flushed
   std::uint64_t flushing_upto GUARDED_BY(mutex) = 0;   // of the flush under way
+  std::uint64_t noted_upto GUARDED_BY(mutex) = 0;      // a block or superblock says it is durable
   std::uint64_t unflushed_bytes GUARDED_BY(mutex) = 0;
   tsl::robin_map<std::uint32_t, std::uint64_t> holds GUARDED_BY(mutex);
   // Unlinked nodes that are held: the block that removes them from the stored tree.
@@ -190,8 +191,7 @@ struct Volume::State : SlotPlaces {
 // Writes a checkpoint and switches to it (core/checkpoint.cc).
 [[nodiscard]] Result<void> run_checkpoint(Volume::State& state, bool clean)
     REQUIRES(state.checkpoint_mutex);
-// Commits what is recorded, without waiting for room in the journal: the last step of a
-// checkpoint, for which commits leave the headroom (core/commit.cc). Gives published_upto.
+// A checkpoint's last step, for which commits leave the room (core/commit.cc). Gives published_upto.
 Result<std::uint64_t> commit_recorded(Volume::State& state);
 [[nodiscard]] CheckpointInfo info_of(const CheckpointRoot& root);
 [[nodiscard]] std::uint64_t random_u64();

@@ -189,6 +189,9 @@ class Volume {
   Result<void> flush_until(std::uint64_t block_sequence);
   // Commits what is recorded and flushes it.
   Result<void> flush();
+  // Has the log say that its last block is durable, where that is so and nothing says it yet: a
+  // block is written, not flushed. For when nothing else goes on; what fails is left out.
+  void record_durable();
 
   // Writes the index as a checkpoint and empties the journal behind it. One at a time.
   Result<void> checkpoint();

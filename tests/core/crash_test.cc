@@ -205,6 +205,7 @@ void History::operate_once() {
     replace_by_new_file();
   } else {
     store_.flush();
+    if (one_in(2)) store_.volume().record_durable();
   }
 }
 

@@ -274,5 +274,40 @@ TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
   EXPECT_EQ(std::ranges::count(run_kvslot({"fsck", image}).out, '\n'), 1);
 }
 
+// The last batch of all: nothing follows that would say that it was durable, but the idle store.
+TEST(FsckAfterKill, AValueThatRotsAfterItsSyncIsDamageOfThisValueAlone) {
+  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+  testing::TempDir directory;
+  const std::string image = directory.path("store.img");
+  expect_ok(run_kvslot({"format", image, "--size", "64M"}));
+  const testing::MountGuard guard(directory.path("mnt"));
+  expect_ok(testing::run_mount(image, guard.path(), "commit=1"));
+  expect_ok(run_shell("cd \"$1\" && for i in $(seq 50); do echo value $i >$i; done && sync .",
+                      {guard.path()}));
+  // Behind the flush there is a block, and it is no batch.
+  expect_ok(
+      run_shell("until awk '/^(published_upto|durable_upto|unflushed_bytes)/ {n[$1] = $2} "
+                "END {exit !(n[\"published_upto\"] > n[\"durable_upto\"] && "
+                "n[\"unflushed_bytes\"] == 0)}' \"$1\"/.kvslot/stats \"$1\"/.kvslot/journal; "
+                "do :; done",
+                {guard.path()}));
+  const auto extents = testing::extents_of(guard.path(), "50");
+  ASSERT_EQ(extents.size(), 1U);
+  testing::DaemonProcess(guard.path()).kill();
+  testing::overwrite(image, extents[0].device_offset_bytes, "V");
+  const CommandResult checked = run_kvslot({"fsck", image});
+  EXPECT_EQ(checked.exit_code, 4) << checked.out << checked.err;
+  const std::string out = directory.path("out");
+  const CommandResult salvaged = run_kvslot({"fsck", "--salvage", out, image});
+  EXPECT_EQ(salvaged.exit_code, 4) << salvaged.out << salvaged.err;
+  EXPECT_TRUE(says(salvaged, "49 files")) << salvaged.out;
+  expect_ok(testing::run_mount(image, guard.path()));
+  EXPECT_EQ(run_shell("cat \"$1\"", {guard.path("49")}).out, "value 49\n");
+  const CommandResult read = run_shell("cat \"$1\"", {guard.path("50")});
+  EXPECT_TRUE(complains(read, "Input/output error")) << read.out << read.err;
+  expect_ok(run_kvslot({"unmount", guard.path()}));
+  EXPECT_EQ(run_kvslot({"fsck", image}).exit_code, 4);
+}
+
 }  // namespace
 }  // namespace kvslot
