@@ -191,7 +191,7 @@ struct Volume::State : SlotPlaces {
 // Writes a checkpoint and switches to it (core/checkpoint.cc).
 [[nodiscard]] Result<void> run_checkpoint(Volume::State& state, bool clean)
     REQUIRES(state.checkpoint_mutex);
-// A checkpoint's last step, for which commits leave the room (core/commit.cc). Gives published_upto.
+// A checkpoint's last step, for which commits leave room (core/commit.cc). Gives published_upto.
 Result<std::uint64_t> commit_recorded(Volume::State& state);
 [[nodiscard]] CheckpointInfo info_of(const CheckpointRoot& root);
 [[nodiscard]] std::uint64_t random_u64();
