@@ -6,6 +6,7 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -106,6 +107,18 @@ Result<void> check_write_protection(int fd) {
       EROFS);
 }
 
+// Beyond a limit of file sizes writes fail, but only those that go there.
+Result<void> check_size_limit(off_t size_bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= static_cast<rlim_t>(size_bytes))
+    return {};
+  return fail(Errc::kTooLarge,
+              "device: larger than a file may get here; raise the limit (ulimit -f), or open it "
+              "read-only (mount -o ro)",
+              EFBIG);
+}
+
 // A block device is held by O_EXCL, against mounts too and, for lack of a shared form, among
 // readers. A file is held by flock, which a reader shares with readers.
 Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& options) {
@@ -132,6 +145,9 @@ Result<Opened> open_and_lock(const std::string& path, const FileDeviceOptions& o
       return fail(Errc::kBusy, "device: shown by a loop device", EBUSY);
     }
     if (auto ok = lock_file(opened.fd.get(), lock, deadline); !ok) return fail(ok);
+    if (!options.read_only) {
+      if (auto ok = check_size_limit(status.st_size); !ok) return fail(ok);
+    }
     return opened;
   }
   if (const std::string backing = backing_file_of(status); !backing.empty()) {

@@ -24,6 +24,7 @@ constexpr int kCannot = 77;
 // $1 directory, $2 command, $3 user, $4 the user's script, $5 its argument.
 constexpr const char* kAsUser = R"(
 cd "$1" && mkdir bin && cp "$2" bin/kvslot || exit 77
+unshare --mount --propagation private true || exit 77
 ldd "$2" | awk '$3 ~ /libfuse3/ {print $3}' | xargs -I{} cp {} bin/
 exec unshare --mount --propagation private /bin/sh -c '
   mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse || exit 77

@@ -119,6 +119,7 @@ TEST_F(RealFaults, ALimitOfFileSizesIsSaidInOneLineAndKillsNobody) {
                                           {KVSLOT_BINARY, image_, mount_.path()});
   EXPECT_EQ(limited.exit_code, 1) << limited.err;
   EXPECT_EQ(std::ranges::count(limited.err, '\n'), 1) << limited.err;
+  EXPECT_NE(limited.err.find("ulimit -f"), std::string::npos) << limited.err;
   mount(image_);  // nothing was harmed
   unmount();
   expect_sound(image_);
