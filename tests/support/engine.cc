@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "core/put_changes.h"
@@ -71,34 +73,68 @@ Result<void> put_key(Volume& volume, std::string_view key, std::string_view valu
   return change.result;
 }
 
-void expect_slots_accounted(Volume& volume) {
-  std::map<SlotState, std::uint64_t> counts;
-  std::uint64_t checkpoint = 0;
-  std::uint32_t cursor = 0;
-  std::uint32_t next = 0;
-  while (true) {
-    const auto records = volume.inspector().slots(cursor);
-    if (records.empty()) break;
-    for (const SlotRecord& record : records) {
-      EXPECT_EQ(static_cast<std::uint32_t>(record.run.first), next) << "a gap in the listing";
-      next += record.run.count;
-      counts[record.state] += record.run.count;
-      if (record.owner == "#checkpoint") checkpoint += record.run.count;
-      if (record.state == SlotState::kLive) {
-        EXPECT_FALSE(record.owner.empty())
-            << "slot " << static_cast<std::uint32_t>(record.run.first);
+namespace {
+
+class SlotSums {
+ public:
+  explicit SlotSums(Volume& volume) : volume_(volume) {}
+
+  // What does not add up, a line each.
+  std::string faults() {
+    list_slots();
+    expect(next_, volume_.geometry().slot_count, "slots listed");
+    expect(counts_[SlotState::kReserved], 0, "slots that nobody owns");
+    expect(counts_[SlotState::kWriting], 0, "slots being written");
+    expect(counts_[SlotState::kFree], stat_of(volume_, "slots_free"), "free slots");
+    expect(counts_[SlotState::kLive] - checkpoint_, stat_of(volume_, "slots_live"), "live slots");
+    expect(counts_[SlotState::kDoomed], stat_of(volume_, "slots_doomed"), "doomed slots");
+    expect(checkpoint_, stat_of(volume_, "slots_checkpoint"), "slots of checkpoints");
+    expect(stat_of(volume_, "slots_reserved"), 0, "slots_reserved");
+    expect(stat_of(volume_, "puts_inflight"), 0, "puts_inflight");
+    return std::exchange(faults_, {});
+  }
+
+ private:
+  void list_slots() {
+    std::uint32_t cursor = 0;
+    while (true) {
+      const auto records = volume_.inspector().slots(cursor);
+      if (records.empty()) return;
+      for (const SlotRecord& record : records) {
+        expect(static_cast<std::uint32_t>(record.run.first), next_, "first slot, without a gap");
+        next_ += record.run.count;
+        counts_[record.state] += record.run.count;
+        if (record.owner == "#checkpoint") checkpoint_ += record.run.count;
+        if (record.state == SlotState::kLive) expect(record.owner.empty(), false, "without owner");
       }
     }
   }
-  EXPECT_EQ(next, volume.geometry().slot_count);
-  EXPECT_EQ(counts[SlotState::kReserved], 0U) << "slots that nobody owns";
-  EXPECT_EQ(counts[SlotState::kWriting], 0U);
-  EXPECT_EQ(counts[SlotState::kFree], stat_of(volume, "slots_free"));
-  EXPECT_EQ(counts[SlotState::kLive] - checkpoint, stat_of(volume, "slots_live"));
-  EXPECT_EQ(counts[SlotState::kDoomed], stat_of(volume, "slots_doomed"));
-  EXPECT_EQ(checkpoint, stat_of(volume, "slots_checkpoint"));
-  EXPECT_EQ(stat_of(volume, "slots_reserved"), 0U);
-  EXPECT_EQ(stat_of(volume, "puts_inflight"), 0U);
+  void expect(std::uint64_t found, std::uint64_t wanted, const char* what) {
+    if (found == wanted) return;
+    faults_ += std::to_string(found) + " and not " + std::to_string(wanted) + " " + what + "\n";
+  }
+
+  Volume& volume_;
+  std::map<SlotState, std::uint64_t> counts_;
+  std::uint64_t checkpoint_ = 0;
+  std::uint32_t next_ = 0;
+  std::string faults_;
+};
+
+}  // namespace
+
+void expect_slots_accounted(Volume& volume) {
+  expect_no_faults_at_rest([&volume] { return SlotSums(volume).faults(); });
+}
+
+void expect_no_faults_at_rest(const std::function<std::string()>& find_faults) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::string faults = find_faults();
+  while (!faults.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+    faults = find_faults();
+  }
+  EXPECT_EQ(faults, "");
 }
 
 StoreHarness::StoreHarness(std::uint64_t size_bytes, std::uint32_t slot_size_bytes,

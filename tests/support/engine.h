@@ -6,6 +6,7 @@
 #include <kvslot/volume.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,6 +39,9 @@ Result<void> put_key(Volume& volume, std::string_view key, std::string_view valu
 // Every slot is free, or has an owner that is a key, a checkpoint or an unlinked file, or waits
 // for a flush, or is quarantined; and the counts of `stats` say the same.
 void expect_slots_accounted(Volume& volume);
+// A checkpoint that a store writes in the background moves slots while they are counted: looks
+// again until there are no faults, or nothing but a fault can take so long.
+void expect_no_faults_at_rest(const std::function<std::string()>& find_faults);
 
 // A store over a device in memory, which stays at hand.
 class StoreHarness {
