@@ -167,9 +167,16 @@ std::expected<std::unique_ptr<FuseMount>, std::string> FuseMount::make(const Mou
 
 FuseMount::~FuseMount() {
   if (is_uring_ && has_served_) return;  // its ring threads end with the process
-  if (is_connected(session_)) place_.unmount_lazily();
-  fuse_session_unmount(session_);
-  fuse_session_destroy(session_);
+  if (is_connected(session_)) unmount();
+  // Not fuse_session_unmount: while another mount namespace has a copy of the mount, it unmounts
+  // once more, which it may not, and prints that.
+  if (!kLibraryIsRecent) fuse_session_unmount(session_);  // frees what else leaks
+  fuse_session_destroy(session_);                         // closes the connection
+}
+
+// Once: what is there afterwards is somebody else's.
+void FuseMount::unmount() {
+  if (!is_unmounted_.exchange(true)) place_.unmount_lazily();
 }
 
 int FuseMount::serve_dev() {
@@ -215,13 +222,13 @@ int FuseMount::serve() {
   is_serving_ = false;
   // Where nothing was served, whoever asks whether the mount is dead would wait for an answer.
   const bool is_over = result == EAGAIN || place_.is_dead();  // dead: the connection was aborted
-  if (is_over) place_.unmount_lazily();
+  if (is_over) unmount();
   return result;
 }
 
 void FuseMount::stop() {
   constexpr auto kWakeInterval = std::chrono::milliseconds(20);
-  place_.unmount_lazily();
+  unmount();
   fuse_session_exit(session_);  // where files are still open, the connection outlives the mount
   while (is_serving_) {
     ::pthread_kill(server_, kWakeSignal);

@@ -50,12 +50,14 @@ class FuseMount {
       : session_(session), place_(place), is_uring_(is_uring) {}
   int serve_dev();
   int serve_uring();
+  void unmount();
 
   fuse_session* session_;
   const MountPlace& place_;
   bool is_uring_;
   std::atomic<bool> is_serving_ = false;
   std::atomic<bool> has_served_ = false;
+  std::atomic<bool> is_unmounted_ = false;
   pthread_t server_{};
 };
 

@@ -25,6 +25,9 @@ TEST_P(ExhaustionTest, WithLittleMemoryAMountWorksOrSaysSoInOneLine) {
   const std::string image = directory.path("store.img");
   testing::expect_ok(testing::run_kvslot({"format", image, "--size", "16M"}));
   const testing::MountGuard mount(directory.path("mnt"));
+  // Copies of the mount in other namespaces keep its connection when it is unmounted.
+  const testing::BackgroundCommand copies(
+      {"/bin/sh", "-c", "while :; do unshare --mount --propagation private /bin/true; done"});
   int refused = 0;
   // From what starts the command to what it needs with all of its threads.
   for (int mebibytes = 20; mebibytes <= 140; mebibytes += 8) {
