@@ -27,7 +27,9 @@ unmount_below() {
   local target
   awk -v folder="$1" '$2 == folder || index($2, folder "/") == 1 { print $2 }' /proc/mounts |
     sort -r | while read -r target; do
-    umount "$(printf '%b' "$target")" 2>/dev/null || umount -l "$(printf '%b' "$target")" || true
+    target=$(printf '%b' "$target")
+    # One that does not answer is detached.
+    timeout 20 umount "$target" 2>/dev/null || timeout 20 umount -l "$target" || true
   done
 }
 

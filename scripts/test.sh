@@ -44,7 +44,9 @@ choose_scratch() {
   for parent in "${TMPDIR:-/var/tmp}" /var/tmp "$build_dir"; do
     # A tmpfs may refuse O_DIRECT, and images in it would take memory.
     if [ -w "$parent" ] && [ "$(stat -f -c %T "$parent")" != tmpfs ]; then
-      mktemp -d "$parent/kvslot-test.XXXXXX"
+      parent=$(mktemp -d "$parent/kvslot-test.XXXXXX")
+      chmod 711 "$parent"  # some tests are other users
+      echo "$parent"
       return
     fi
   done
@@ -55,7 +57,8 @@ choose_scratch() {
 kill_leftovers() {
   local process
   for process in /proc/[0-9]*; do
-    if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -qF "$scratch/"; then
+    # A process that waits for a mount may keep its own memory from being looked at.
+    if timeout 5 cat "$process/cmdline" 2>/dev/null | tr '\0' ' ' | grep -qF "$scratch/"; then
       kill -9 "${process#/proc/}" 2>/dev/null || true
     fi
   done
@@ -72,11 +75,10 @@ uring_turned_on=false
 clean_up() {
   trap '' INT TERM
   if [ -n "${scratch:-}" ]; then
-    unmount_below "$scratch"
     kill_leftovers
     unmount_below "$scratch"
     detach_loops
-    rm -rf --one-file-system "$scratch" || warn "could not remove $scratch"
+    timeout 60 rm -rf --one-file-system "$scratch" || warn "could not remove $scratch"
   fi
   if $uring_turned_on; then turn_uring_off; fi
   give_back_build_dir

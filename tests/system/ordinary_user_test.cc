@@ -36,7 +36,7 @@ exec unshare --mount --propagation private /bin/sh -c '
 constexpr const char* kUserScript = R"(
 export LD_LIBRARY_PATH="$PWD/bin"
 kvslot() { bin/kvslot "$@"; }
-head -c 0 /dev/fuse 2>/dev/null && command -v fusermount3 >/dev/null && [ -x bin/kvslot ] || exit 77
+ls "$PWD" >/dev/null && head -c 0 /dev/fuse 2>/dev/null && command -v fusermount3 >/dev/null && [ -x bin/kvslot ] || exit 77
 trap 'fusermount3 -u -z m 2>/dev/null || true' EXIT
 set -e
 kvslot format store.img --size 16M >/dev/null
@@ -75,7 +75,7 @@ TEST_P(OrdinaryUserTest, OwnsTheStoreThatWasMadeAndMounted) {
   const auto result = run_shell(kAsUser, {directory.path(), KVSLOT_BINARY, kNobody, kUserScript,
                                           std::string("transport=") + GetParam()});
   if (result.exit_code == kCannot) {
-    GTEST_SKIP() << "no mount namespace, /dev/fuse or fusermount3 for an ordinary user: "
+    GTEST_SKIP() << "no mount namespace, folder, /dev/fuse or fusermount3 for an ordinary user: "
                  << result.err;
   }
   EXPECT_EQ(result.exit_code, 0) << result.err;
