@@ -13,6 +13,7 @@
 
 #include "core/check_state.h"
 #include "core/check_values.h"
+#include "core/checkpoint_layout.h"
 #include "core/layout.h"
 
 namespace kvslot {

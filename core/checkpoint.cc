@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/checkpoint_layout.h"
 #include "core/device_io.h"
 #include "core/state.h"
 #include "core/superblocks.h"

@@ -1,6 +1,6 @@
 // Little-endian encoding into and out of byte buffers. Bytes from the device are read through
 // ByteReader only: it never reads past its end, and one look at ok() judges the whole decoding.
-// Used by core/layout.* and core/records.*.
+// Used by core/layout.*, core/checkpoint_layout.* and core/records.*.
 #pragma once
 
 #include <kvslot/types.h>

@@ -10,37 +10,14 @@
 #include <cstring>
 
 #include "core/codec.h"
+#include "core/structure.h"
 
 namespace kvslot {
 namespace {
 
 constexpr std::string_view kSuperblockMagic = "KVSLOTSB";
-constexpr std::uint32_t kJournalMagic = 0x424a564b;   // "KVJB"
-constexpr std::uint32_t kManifestMagic = 0x464d564b;  // "KVMF"
-constexpr std::uint32_t kChunkMagic = 0x4b43564b;     // "KVCK"
-constexpr std::uint32_t kTrailerMagic = 0x5254564b;   // "KVTR"
-
-// Every structure but the trailer begins: magic (8, or 4 and a size of 4), checksum (8), the rest.
-constexpr std::size_t kChecksumOffset = 8;
-constexpr std::size_t kCheckedFrom = 16;
 constexpr std::uint64_t kSuperblockSeed = 0x6b76736c6f742131;
-
-// Where structures repeat the UUID, or half of it, for salvage.
 constexpr std::size_t kSuperblockUuidOffset = 64;
-constexpr std::size_t kJournalHintOffset = 56;
-constexpr std::size_t kChunkUuidOffset = 28;
-constexpr std::size_t kManifestUuidOffset = kBlockSizeBytes - sizeof(Uuid);
-constexpr std::size_t kManifestEpochOffset = kManifestUuidOffset - sizeof(std::uint64_t);
-
-void store_u64(Bytes target, std::size_t offset, std::uint64_t value) {
-  std::memcpy(target.data() + offset, &value, sizeof value);
-}
-
-std::uint64_t load_u64(ConstBytes source, std::size_t offset) {
-  std::uint64_t value = 0;
-  std::memcpy(&value, source.data() + offset, sizeof value);
-  return value;
-}
 
 std::uint64_t half_of(const Uuid& uuid, std::uint64_t number) {
   return load_u64(std::as_bytes(std::span(uuid)), number % 2 * sizeof(std::uint64_t));
@@ -51,12 +28,6 @@ std::optional<Uuid> uuid_at(ConstBytes block, std::size_t offset) {
   std::memcpy(uuid.data(), block.data() + offset, uuid.size());
   if (uuid == Uuid{}) return std::nullopt;  // written by a kvslot that did not repeat it
   return uuid;
-}
-
-// The checksum of a structure covers its first eight bytes and everything behind the checksum.
-std::uint64_t structure_checksum(ConstBytes bytes, std::uint64_t seed) {
-  const std::uint64_t head = load_u64(bytes, 0);
-  return checksum_of(bytes.subspan(kCheckedFrom), seed ^ (head * 0x9e3779b97f4a7c15));
 }
 
 void encode_position(ByteWriter& out, const JournalPosition& position) {
@@ -310,111 +281,6 @@ bool verify_journal_block(ConstBytes block, const JournalHeader& header, const U
   if (block.size() != header.size_bytes) return false;
   return structure_checksum(block, checksum_seed(uuid, ChecksumKind::kJournal, header.epoch,
                                                  header.sequence)) == header.checksum;
-}
-
-std::vector<std::byte> encode_manifest(const Manifest& manifest, const Uuid& uuid) {
-  KVSLOT_CHECK(manifest.entries.size() <= kManifestEntriesMax, "manifest fits its block");
-  std::vector<std::byte> block;
-  block.reserve(kBlockSizeBytes);
-  ByteWriter out(block);
-  out.number(kManifestMagic);
-  out.number(manifest.index);
-  out.number(std::uint64_t{0});  // checksum
-  out.number(manifest.checkpoint_sequence);
-  out.number(manifest.next_slot);
-  out.number(static_cast<std::uint32_t>(manifest.entries.size()));
-  for (const ManifestEntry& entry : manifest.entries) {
-    out.number(entry.slot);
-    out.number(entry.size_bytes);
-  }
-  out.zeros(kManifestEpochOffset - block.size());
-  out.number(manifest.epoch);
-  out.bytes(std::as_bytes(std::span(uuid)));
-  const std::uint64_t seed =
-      checksum_seed(uuid, ChecksumKind::kManifest, manifest.checkpoint_sequence, manifest.index);
-  store_u64(block, kChecksumOffset, structure_checksum(block, seed));
-  return block;
-}
-
-Result<Manifest> decode_manifest(ConstBytes block, const Uuid& uuid) {
-  if (block.size() != kBlockSizeBytes) return fail(Errc::kCorrupt, "manifest: short");
-  ByteReader in(block);
-  if (in.number<std::uint32_t>() != kManifestMagic)
-    return fail(Errc::kCorrupt, "manifest: signature");
-  Manifest manifest;
-  manifest.index = in.number<std::uint32_t>();
-  const auto checksum = in.number<std::uint64_t>();
-  manifest.checkpoint_sequence = in.number<std::uint64_t>();
-  manifest.next_slot = in.number<std::uint32_t>();
-  const auto count = in.number<std::uint32_t>();
-  const std::uint64_t seed =
-      checksum_seed(uuid, ChecksumKind::kManifest, manifest.checkpoint_sequence, manifest.index);
-  if (count > kManifestEntriesMax || checksum != structure_checksum(block, seed))
-    return fail(Errc::kCorrupt, "manifest: checksum");
-  manifest.epoch = load_u64(block, kManifestEpochOffset);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    ManifestEntry entry;
-    entry.slot = in.number<std::uint32_t>();
-    entry.size_bytes = in.number<std::uint32_t>();
-    if (entry.size_bytes < kChunkHeaderBytes || entry.size_bytes > kChunkSizeBytesMax ||
-        entry.size_bytes % kBlockSizeBytes != 0)
-      return fail(Errc::kCorrupt, "manifest: impossible chunk");
-    manifest.entries.push_back(entry);
-  }
-  if (!in.ok()) return fail(Errc::kCorrupt, "manifest: entries");
-  return manifest;
-}
-
-void seal_chunk(Bytes chunk, const CheckpointId& checkpoint, std::uint32_t index,
-                std::uint32_t payload_bytes, const Uuid& uuid) {
-  std::vector<std::byte> head;
-  head.reserve(kChunkHeaderBytes);
-  ByteWriter out(head);
-  out.number(kChunkMagic);
-  out.number(index);
-  out.number(std::uint64_t{0});  // checksum
-  out.number(checkpoint.sequence);
-  out.number(payload_bytes);
-  out.bytes(std::as_bytes(std::span(uuid)));
-  out.zeros(4);
-  out.number(checkpoint.epoch);
-  out.number(checkpoint.replay_from);
-  std::memcpy(chunk.data(), head.data(), head.size());
-  const Bytes rest = chunk.subspan(kChunkHeaderBytes + payload_bytes);
-  std::fill(rest.begin(), rest.end(), std::byte{0});
-  const std::uint64_t seed = checksum_seed(uuid, ChecksumKind::kChunk, checkpoint.sequence, index);
-  store_u64(chunk, kChecksumOffset, structure_checksum(chunk, seed));
-}
-
-Result<ConstBytes> open_chunk(ConstBytes chunk, std::uint64_t checkpoint_sequence,
-                              std::uint32_t index, const Uuid& uuid) {
-  const auto header = peek_chunk_header(chunk);
-  if (!header || header->index != index || header->checkpoint.sequence != checkpoint_sequence)
-    return fail(Errc::kCorrupt, "checkpoint chunk: not the one that belongs here");
-  const std::uint64_t seed = checksum_seed(uuid, ChecksumKind::kChunk, checkpoint_sequence, index);
-  if (load_u64(chunk, kChecksumOffset) != structure_checksum(chunk, seed))
-    return fail(Errc::kCorrupt, "checkpoint chunk: checksum");
-  if (header->payload_bytes > chunk.size() - kChunkHeaderBytes)
-    return fail(Errc::kCorrupt, "checkpoint chunk: size");
-  return header->payload(chunk);
-}
-
-std::optional<ChunkHeader> peek_chunk_header(ConstBytes first_block) {
-  ByteReader in(first_block);
-  if (in.number<std::uint32_t>() != kChunkMagic) return std::nullopt;
-  ChunkHeader header;
-  header.index = in.number<std::uint32_t>();
-  in.number<std::uint64_t>();  // checksum
-  header.checkpoint.sequence = in.number<std::uint64_t>();
-  header.payload_bytes = in.number<std::uint32_t>();
-  in.bytes(sizeof(Uuid) + 4);
-  header.checkpoint.epoch = in.number<std::uint64_t>();
-  header.checkpoint.replay_from = in.number<std::uint64_t>();
-  if (!in.ok() || header.payload_bytes > kChunkSizeBytesMax - kChunkHeaderBytes)
-    return std::nullopt;
-  header.size_bytes = static_cast<std::uint32_t>(
-      round_up(kChunkHeaderBytes + header.payload_bytes, kBlockSizeBytes));
-  return header;
 }
 
 bool write_trailer(Bytes slack, const Trailer& trailer, const Uuid& uuid) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/checkpoint_layout.h"
 #include "core/device_io.h"
 #include "core/salvage_journal.h"
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "core/checkpoint_layout.h"
 #include "core/device_io.h"
 
 namespace kvslot {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
 #include "core/state.h"
 
 namespace kvslot {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/checkpoint_layout.h"
 #include "core/device_io.h"
 #include "core/state.h"
 #include "core/superblocks.h"

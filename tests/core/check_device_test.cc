@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 
+#include "core/checkpoint_layout.h"
 #include "tests/support/check_report.h"
 #include "tests/support/planted_store.h"
 

@@ -8,6 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
+
 namespace kvslot {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
 #include "core/put_changes.h"
 #include "core/superblocks.h"
 #include "tests/support/recovery_fixture.h"

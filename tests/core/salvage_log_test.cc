@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
 #include "core/salvage_scan.h"
 #include "tests/support/engine.h"
 #include "tests/support/planted_store.h"

@@ -1,7 +1,7 @@
 // Manifest and chunk with true checksums and any content, and the same bytes without.
 #include <algorithm>
 
-#include "core/layout.h"
+#include "core/checkpoint_layout.h"
 #include "tests/fuzz/support/require.h"
 #include "tests/support/seal.h"
 

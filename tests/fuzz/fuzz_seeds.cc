@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
 #include "core/layout.h"
 #include "core/records.h"
 #include "tests/fuzz/support/image_input.h"

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/checkpoint_layout.h"
 #include "core/layout.h"
 #include "core/records.h"
 #include "core/superblocks.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/checkpoint_layout.h"
 #include "core/codec.h"
 #include "core/layout.h"
 #include "core/records.h"
