@@ -28,8 +28,9 @@ unmount_below() {
   awk -v folder="$1" '$2 == folder || index($2, folder "/") == 1 { print $2 }' /proc/mounts |
     sort -r | while read -r target; do
     target=$(printf '%b' "$target")
+    say "a test left mounted: $target"
     # One that does not answer is detached.
-    timeout 20 umount "$target" 2>/dev/null || timeout 20 umount -l "$target" || true
+    timeout 20 umount "$target" 2>/dev/null || umount -l "$target" || true
   done
 }
 

@@ -55,31 +55,53 @@ choose_scratch() {
 
 # Nobody else knows the scratch folder's name, so whatever mentions it is ours.
 kill_leftovers() {
-  local process
+  local process words
   for process in /proc/[0-9]*; do
     # A process that waits for a mount may keep its own memory from being looked at.
-    if timeout 5 cat "$process/cmdline" 2>/dev/null | tr '\0' ' ' | grep -qF "$scratch/"; then
-      kill -9 "${process#/proc/}" 2>/dev/null || true
-    fi
+    words=$(timeout 5 cat "$process/cmdline" 2>/dev/null | tr '\0' ' ') || true
+    case "$words" in *"$scratch/"*)
+      say "a test left a process: $words"
+      kill -9 "${process#/proc/}" 2>/dev/null || true ;;
+    esac
   done
 }
 
 detach_loops() {
   local device file
   losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | while read -r device file; do
-    case "$file" in "$scratch"/*) losetup --detach "$device" || true ;; esac
+    case "$file" in "$scratch"/*)
+      say "a test left $device on $file"
+      losetup --detach "$device" || true ;;
+    esac
   done
+}
+
+remove_scratch() {
+  kill_leftovers
+  unmount_below "$scratch"
+  detach_loops
+  rm -rf --one-file-system "$scratch" || warn "could not remove $scratch"
+}
+
+# A mount or a device that does not answer can hold any of its steps for ever: then it goes on
+# without them, and without the output that they hold.
+remove_scratch_in_time() {
+  local log remover
+  log=$(mktemp)
+  remove_scratch >"$log" 2>&1 &
+  remover=$!
+  if ! timeout 120 tail --pid=$remover -f /dev/null; then
+    kill -9 $remover
+    warn "$scratch could not be removed in time"
+  fi
+  cat "$log"
+  rm -f "$log"
 }
 
 uring_turned_on=false
 clean_up() {
   trap '' INT TERM
-  if [ -n "${scratch:-}" ]; then
-    kill_leftovers
-    unmount_below "$scratch"
-    detach_loops
-    timeout 60 rm -rf --one-file-system "$scratch" || warn "could not remove $scratch"
-  fi
+  if [ -n "${scratch:-}" ]; then remove_scratch_in_time; fi
   if $uring_turned_on; then turn_uring_off; fi
   give_back_build_dir
 }
