@@ -246,6 +246,7 @@ void Volume::State::end_shadow(NodeId node) {
   if (shadow == shadows.end()) return;
   const NodeId hidden = shadow->second;
   shadows.erase(shadow);
+  end_shadow(hidden);  // a file in its first commit may hide another: at most one a file in flight
   record(RemoveNode{index.object(hidden)});
   index.unlink(hidden);
   orphans[raw(hidden)] = next_sequence;

@@ -159,7 +159,7 @@ struct Volume::State : SlotPlaces {
   void release_locked(NodeId node, std::uint64_t count) REQUIRES(mutex);
   // Removes a stored node from the stored tree, or an unstored one from memory (core/names.cc).
   void retire(NodeId node) REQUIRES(mutex);
-  // Ends the shadow that `node` casts, if any: the hidden node is gone for good.
+  // Ends the shadow that `node` casts, if any: the hidden node is gone for good, and what it hides.
   void end_shadow(NodeId node) REQUIRES(mutex);
   // Lets go of a hidden node whose first commit failed; what it hid is hidden by its hider now.
   void unhide(NodeId node) REQUIRES(mutex);
