@@ -27,6 +27,11 @@ Result<void> check_name(std::string_view name) {
 constexpr std::string_view kUserPrefix = "user.";
 constexpr std::string_view kOwnPrefix = "user.kvslot.";
 
+Result<void> check_xattr_name(std::string_view name) {
+  if (name == kUserPrefix) return fail(Errc::kInvalid, "xattr: no name", EINVAL);
+  return {};
+}
+
 }  // namespace
 
 std::uint32_t without_privileges(std::uint32_t mode) {
@@ -254,9 +259,9 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
     if (auto done = file->content.truncate(size_bytes); !done) return done;
     file->is_only_emptied = false;
     file->missing_at.reset();
-    file->written_at = wall_clock_ns();
     has_writer = file->writers > 0;
   }
+  note_change(*file, true);
   if (clears_privileges) drop_privileges(*file);
   if (!has_writer) publisher_.commit(file.ref());  // no close will come
   return {};
@@ -277,13 +282,15 @@ Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
     }
   }
   AttributeChange& attributes = change.attributes;
+  const bool sets_times = attributes.atime_ns || attributes.mtime_ns;
   const bool changes_owner = attributes.uid || attributes.gid;
   if (changes_owner && !attributes.mode) {
     const auto info = volume_.stat(node);
     if (!info) return fail(info);
     if (info->kind == NodeKind::kFile) attributes.mode = without_privileges(info->attributes.mode);
   }
-  if (attributes.mode || changes_owner || attributes.atime_ns || attributes.mtime_ns) {
+  // A chown that leaves both owner and group as they are asks for nothing, and is a change.
+  if (attributes.mode || changes_owner || sets_times || !change.size_bytes) {
     attributes.ctime_ns = wall_clock_ns();
     if (const LiveFileRef file = files_.find(node)) {
       MutexLock lock(file->mutex);
@@ -299,6 +306,7 @@ Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
 
 Result<std::string> Filesystem::xattr(NodeId node, std::string_view name) {
   ++counters_.getxattrs;
+  if (auto ok = check_xattr_name(name); !ok) return fail(ok);
   if (!name.starts_with(kUserPrefix)) return fail(Errc::kNotFound, "getxattr", ENODATA);
   if (!name.starts_with(kOwnPrefix)) {
     auto value = volume_.xattr(node, name);
@@ -326,6 +334,7 @@ Result<std::string> Filesystem::xattr(NodeId node, std::string_view name) {
 
 Result<void> Filesystem::set_xattr(NodeId node, std::string_view name, std::string_view value,
                                    Volume::XattrMode mode) {
+  if (auto ok = check_xattr_name(name); !ok) return ok;
   if (!name.starts_with(kUserPrefix)) {
     return fail(Errc::kInvalid, "setxattr: only user.*", EOPNOTSUPP);
   }
@@ -338,6 +347,7 @@ Result<void> Filesystem::set_xattr(NodeId node, std::string_view name, std::stri
 }
 
 Result<void> Filesystem::remove_xattr(NodeId node, std::string_view name) {
+  if (auto ok = check_xattr_name(name); !ok) return ok;
   if (!name.starts_with(kUserPrefix)) {
     return fail(Errc::kInvalid, "removexattr: only user.*", EOPNOTSUPP);
   }

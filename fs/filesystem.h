@@ -130,7 +130,7 @@ class Filesystem {
   Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
   void drop_privileges(LiveFile& file);
   void forget_lost_privileges(NodeId node);
-  void note_truncation(LiveFile& file, bool clears_privileges);
+  void note_change(LiveFile& file, bool waits);
   void read_mixed(const LiveFileRef& file, std::uint64_t offset_bytes, std::size_t size_bytes,
                   ReadDone done);
   Result<void> read_pieces(LiveFile& file, const std::vector<DevicePiece>& pieces, Bytes target);

@@ -62,7 +62,10 @@ Result<std::unique_ptr<OpenFile>> Filesystem::open(NodeId node, const OpenMode& 
     ++file->handles;
     if (mode.writes) ++file->writers;
   }
-  if (mode.truncates) note_truncation(*file, mode.clears_privileges);
+  if (mode.truncates) {
+    if (mode.clears_privileges) drop_privileges(*file);
+    note_change(*file, true);
+  }
   auto handle = std::make_unique<OpenFile>();
   handle->file = file.ref();
   handle->writes = mode.writes;
@@ -73,14 +76,15 @@ Result<std::unique_ptr<OpenFile>> Filesystem::open(NodeId node, const OpenMode& 
   return handle;
 }
 
-// Opening with O_TRUNC counts as a write, also where there was nothing to cut.
-void Filesystem::note_truncation(LiveFile& file, bool clears_privileges) {
-  if (clears_privileges) drop_privileges(file);
+// What counts as a write sets the times, also where it changed no byte and no commit will come:
+// O_TRUNC of an empty file, a truncation to the same size, a reservation. Waits where too much is
+// recorded already.
+void Filesystem::note_change(LiveFile& file, bool waits) {
   const TimestampNs now = wall_clock_ns();
   {
     MutexLock lock(file.mutex);
-    if (file.content.is_dirty()) {
-      file.written_at = now;
+    if (file.content.needs_commit()) {
+      file.written_at = now;  // recorded with it
       return;
     }
   }
@@ -90,7 +94,8 @@ void Filesystem::note_truncation(LiveFile& file, bool clears_privileges) {
                                            .atime_ns = {},
                                            .mtime_ns = now,
                                            .ctime_ns = now,
-                                           .record = true});
+                                           .record = true,
+                                           .waits = waits});
 }
 
 void Filesystem::release(std::unique_ptr<OpenFile> handle) {

@@ -97,20 +97,21 @@ void Filesystem::allocate(const OpenFile& handle, Allocate what, std::uint64_t o
 
 Result<void> Filesystem::allocate_now(LiveFile& file, Allocate what, std::uint64_t offset_bytes,
                                       std::uint64_t length_bytes, LiveContent::Memory memory) {
-  MutexLock lock(file.mutex);
-  LiveContent& content = file.content;
-  const std::uint64_t end = offset_bytes + length_bytes;
-  const bool reserves = what == Allocate::kReserve || what == Allocate::kReserveKeepSize;
-  auto done = reserves ? content.reserve(offset_bytes, length_bytes)
-                       : content.zero(offset_bytes, length_bytes, memory);
-  if (!done) return done;
-  const bool extends = what == Allocate::kReserve || what == Allocate::kZero;
-  if (extends && end > content.size_bytes()) {
-    if (done = content.truncate(end); !done) return done;
+  {
+    MutexLock lock(file.mutex);
+    LiveContent& content = file.content;
+    const std::uint64_t end = offset_bytes + length_bytes;
+    const bool reserves = what == Allocate::kReserve || what == Allocate::kReserveKeepSize;
+    auto done = reserves ? content.reserve(offset_bytes, length_bytes)
+                         : content.zero(offset_bytes, length_bytes, memory);
+    if (!done) return done;
+    const bool extends = what == Allocate::kReserve || what == Allocate::kZero;
+    if (extends && end > content.size_bytes()) {
+      if (done = content.truncate(end); !done) return done;
+    }
+    if (what != Allocate::kReserveKeepSize && content.is_dirty()) file.is_only_emptied = false;
   }
-  if (what == Allocate::kReserveKeepSize || !content.is_dirty()) return {};
-  file.is_only_emptied = false;
-  file.written_at = wall_clock_ns();
+  note_change(file, false);  // a thread that serves the parked does not wait, either
   return {};
 }
 

@@ -273,8 +273,12 @@ void op_setxattr(const Request& request, fuse_ino_t node, const char* name, std:
     return;
   }
   auto mode = Volume::XattrMode::kAny;
-  if ((flags & XATTR_CREATE) != 0) mode = Volume::XattrMode::kCreate;
   if ((flags & XATTR_REPLACE) != 0) mode = Volume::XattrMode::kReplace;
+  if ((flags & XATTR_CREATE) != 0) mode = Volume::XattrMode::kCreate;
+  if ((flags & XATTR_CREATE) != 0 && (flags & XATTR_REPLACE) != 0) {  // it can only fail
+    const auto there = filesystem(request).xattr(node_id(node), name);
+    if (!there) return reply_error(request, there.error());
+  }
   reply_result(request, filesystem(request).set_xattr(node_id(node), name, value, mode));
 }
 

@@ -229,7 +229,7 @@ void fill_file_operations(fuse_lowlevel_ops& operations) {
   operations.flush = kCallback<op_flush>;
   operations.release = kCallback<op_release>;
   operations.fsync = kCallback<op_fsync>;
-  operations.fallocate = kCallback<op_fallocate>;
+  operations.fallocate = kRecordedCallback<op_fallocate>;
   operations.lseek = kCallback<op_lseek>;
   operations.copy_file_range = kCallback<op_copy_file_range>;
   operations.ioctl = kCallback<op_ioctl>;

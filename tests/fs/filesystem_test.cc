@@ -368,6 +368,44 @@ TEST_F(FilesystemTest, AWriteStampsTheFileAndTheCommitDoesNot) {
   EXPECT_EQ(store_.status(node).info.attributes.mtime_ns, written);
 }
 
+TEST_F(FilesystemTest, WhatCountsAsAWriteStampsTheFileAlsoWhereNoByteChanges) {
+  using Allocate = Filesystem::Allocate;
+  const NodeId node = put("f", "xyz");
+  const auto mtime = [&] { return store_.status(node).info.attributes.mtime_ns; };
+  const auto set_old = [&] {
+    StatusChange change;
+    change.attributes.mtime_ns = 1;
+    ASSERT_TRUE(store_.fs().change_status(node, change));
+  };
+  const auto expect_stamped = [&](const char* what) {
+    EXPECT_GT(mtime(), 1) << what;
+    EXPECT_TRUE(store_.sync());
+    EXPECT_GT(mtime(), 1) << what;
+  };
+  set_old();
+  StatusChange change;
+  change.size_bytes = 3;
+  ASSERT_TRUE(store_.fs().change_status(node, change));
+  expect_stamped("a truncation to the same size");
+  for (const Allocate what :
+       {Allocate::kReserve, Allocate::kReserveKeepSize, Allocate::kPunchHole}) {
+    Handle handle = store_.open(node);
+    set_old();
+    store_.fs().allocate(*handle, what, 0, 3, [](Result<void> result) { EXPECT_TRUE(result); });
+    expect_stamped("fallocate");
+    EXPECT_TRUE(store_.close(std::move(handle)));
+  }
+}
+
+TEST_F(FilesystemTest, AChangeOfNothingStampsTheStatusAlone) {
+  const NodeId node = put("f", "x");
+  const Attributes before = store_.status(node).info.attributes;
+  ASSERT_TRUE(store_.fs().change_status(node, {}));
+  const Attributes after = store_.status(node).info.attributes;
+  EXPECT_GT(after.ctime_ns, before.ctime_ns);
+  EXPECT_EQ(after.mtime_ns, before.mtime_ns);
+}
+
 TEST_F(FilesystemTest, AWriteByOthersTakesSuidAndSgidAway) {
   const NodeId node = put("f", "x");
   StatusChange change;
@@ -389,6 +427,9 @@ TEST_F(FilesystemTest, ExtendedAttributesAreOfUsersOnly) {
   EXPECT_EQ(errno_of(fs.set_xattr(node, "user.a", "2", Volume::XattrMode::kCreate)), EEXIST);
   EXPECT_EQ(errno_of(fs.set_xattr(node, "user.b", "2", Volume::XattrMode::kReplace)), ENODATA);
   EXPECT_EQ(errno_of(fs.set_xattr(node, "user.kvslot.x", "2", Volume::XattrMode::kAny)), EPERM);
+  EXPECT_EQ(errno_of(fs.set_xattr(node, "user.", "2", Volume::XattrMode::kAny)), EINVAL);
+  EXPECT_EQ(errno_of(fs.remove_xattr(node, "user.")), EINVAL);
+  EXPECT_EQ(to_errno(fs.xattr(node, "user.").error()), EINVAL);
   EXPECT_EQ(to_errno(fs.xattr(node, "security.capability").error()), ENODATA);
   EXPECT_FALSE(fs.xattr(node, "user.kvslot.slots")->empty());
   EXPECT_EQ(fs.xattr(node, "user.kvslot.checksum")->size(), 16U);
