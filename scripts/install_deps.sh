@@ -26,6 +26,7 @@ test_packages=(
   libgtest-dev libgmock-dev clang-19 clang-format-19 libclang-rt-19-dev
   attr acl rsync sqlite3 git xfsprogs e2fsprogs fio strace procps gcovr
   nbdkit libnbd-bin
+  bzip2 inotify-tools libcap2-bin make patch python3 unzip xz-utils zip zstd
 )
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
