@@ -18,6 +18,7 @@
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
 
@@ -54,12 +55,8 @@ inline int put(const std::string& path, const std::string& value) {
   return error;
 }
 
-class RealFaults : public ::testing::Test {
+class RealFaults : public MountTest {
  protected:
-  void SetUp() override {
-    if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-
   static void format(const std::string& device, const std::string& size = {}) {
     Words words = {"format", device, "--force"};
     if (!size.empty()) words.insert(words.end(), {"--size", size});

@@ -12,6 +12,7 @@
 
 #include "tests/support/as_user.h"
 #include "tests/support/command.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot {
@@ -37,12 +38,8 @@ int put(const char* path, mode_t mode, const std::string& bytes = "secret") {
   return is_whole && ::fchmod(fd, mode) == 0 && ::close(fd) == 0 ? 0 : EIO;
 }
 
-class AccessTest : public ::testing::Test {
+class AccessTest : public testing::MountTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-  }
-
   // A store that everybody may enter and write to, with files of alice's.
   static void fill(MountedStore& store) {
     ASSERT_EQ(::chmod(store.root().c_str(), 01777), 0);

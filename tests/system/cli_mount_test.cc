@@ -15,6 +15,7 @@
 #include "tests/support/damage.h"
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot {
@@ -31,12 +32,8 @@ using testing::run_mount;
 using testing::run_shell;
 using testing::Words;
 
-class CliMountTest : public ::testing::Test {
+class CliMountTest : public testing::MountTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-  }
-
   // A store with one key.
   std::string make_store() {
     const std::string path = directory_.path("store.img");

@@ -18,6 +18,7 @@
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
@@ -37,12 +38,8 @@ using testing::run_shell;
 using testing::server_of;
 using testing::text_of;
 
-class DaemonRights : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-  }
-};
+class DaemonRights : public testing::MountTest,
+                     public ::testing::WithParamInterface<const char*> {};
 
 constexpr std::uint64_t kKeptCapabilities =
     (std::uint64_t{1} << CAP_SYS_ADMIN) | (std::uint64_t{1} << CAP_DAC_READ_SEARCH);
@@ -89,10 +86,11 @@ INSTANTIATE_TEST_SUITE_P(Options, DaemonRights,
                            return name;
                          });
 
-class DaemonTest : public DaemonRights {
+class DaemonTest : public testing::MountTest {
  protected:
   void SetUp() override {
-    DaemonRights::SetUp();
+    MountTest::SetUp();
+    if (IsSkipped()) return;
     image_ = directory_.path("store.img");
     ASSERT_EQ(run_kvslot({"format", image_, "--size", "16M"}).exit_code, 0);
   }

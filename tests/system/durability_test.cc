@@ -17,6 +17,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/descriptor.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -38,12 +39,8 @@ bool put(const std::string& path, const std::string& value) {
   return ok;
 }
 
-class Durability : public ::testing::Test {
+class Durability : public MountTest {
  protected:
-  void SetUp() override {
-    if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-
   void format(const std::string& size) {
     expect_ok(run_kvslot({"format", image_, "--size", size}));
   }

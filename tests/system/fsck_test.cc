@@ -15,6 +15,7 @@
 #include "tests/support/command.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/damage.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/temp_dir.h"
 
@@ -254,8 +255,9 @@ TEST_F(FsckSalvageTest, ModesOwnersTimesAndAttributesComeOutAsTheyWere) {
   expect_ok(run_shell("chmod -R u+rwx \"$1\"", {out_}));  // so that it can be removed
 }
 
-TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
-  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+using FsckAfterKill = testing::MountTest;
+
+TEST_F(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
   testing::TempDir directory;
   const std::string image = directory.path("store.img");
   expect_ok(run_kvslot({"format", image, "--size", "64M"}));
@@ -275,8 +277,7 @@ TEST(FsckAfterKill, APlainKillLeavesOneLineOfRemarks) {
 }
 
 // The last batch of all: nothing follows that would say that it was durable, but the idle store.
-TEST(FsckAfterKill, AValueThatRotsAfterItsSyncIsDamageOfThisValueAlone) {
-  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(FsckAfterKill, AValueThatRotsAfterItsSyncIsDamageOfThisValueAlone) {
   testing::TempDir directory;
   const std::string image = directory.path("store.img");
   expect_ok(run_kvslot({"format", image, "--size", "64M"}));

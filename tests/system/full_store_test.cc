@@ -9,8 +9,8 @@
 #include <string>
 
 #include "tests/support/command.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot {
 namespace {
@@ -19,15 +19,8 @@ using testing::MountedStore;
 
 constexpr std::size_t kSizeBytes = 200'000;
 
-class FullStoreTest : public ::testing::TestWithParam<const char*> {
+class FullStoreTest : public testing::TransportTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string why = testing::why_no_uring_transport(); !why.empty()) {
-      GTEST_SKIP() << why;
-    }
-  }
   // 0 or the errno of what failed.
   static int put(const std::string& path) {
     static const std::string bytes(kSizeBytes, 'x');
@@ -47,7 +40,7 @@ class FullStoreTest : public ::testing::TestWithParam<const char*> {
       return i;
     }
   }
-  static std::string options() { return std::string("staging=8M,transport=") + GetParam(); }
+  static std::string options() { return "staging=8M," + transport(); }
 };
 
 TEST_P(FullStoreTest, WhatARemovalGivesBackCanBeWrittenAtOnce) {
@@ -90,8 +83,8 @@ TEST_P(FullStoreTest, WhatARenameReplacesCanBeWrittenAtOnce) {
   store.expect_sound();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, FullStoreTest, ::testing::Values("dev", "uring"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, FullStoreTest, testing::kTransports,
+                         testing::name_of_transport);
 
 }  // namespace
 }  // namespace kvslot

@@ -18,9 +18,9 @@
 #include "tests/support/control_files.h"
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot {
 namespace {
@@ -30,15 +30,8 @@ using testing::run_kvslot;
 using testing::stat_of;
 using testing::text_of;
 
-class HeldWritersTest : public ::testing::TestWithParam<const char*> {
+class HeldWritersTest : public testing::TransportTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string why = testing::why_no_uring_transport(); !why.empty()) {
-      GTEST_SKIP() << why;
-    }
-  }
   static std::ptrdiff_t entries_of(const std::string& directory) {
     const std::filesystem::directory_iterator first(directory);
     return std::distance(begin(first), end(first));
@@ -55,8 +48,8 @@ TEST_P(HeldWritersTest, TheyHoldUpNobodyElse) {
   testing::FailingFile device(image, directory.path("device"));
   ASSERT_TRUE(device.is_mounted());
   const testing::MountGuard mount(directory.path("mnt"));
-  testing::expect_ok(run_kvslot({"mount", device.path(), mount.path(), "-o",
-                                 std::string("staging=8M,deadline=0,transport=") + GetParam()}));
+  testing::expect_ok(run_kvslot(
+      {"mount", device.path(), mount.path(), "-o", "staging=8M,deadline=0," + transport()}));
   std::ofstream(mount.path("stored")) << "stored";
   testing::expect_ok(testing::run_shell("sync \"$1\"", {mount.path()}));
 
@@ -95,8 +88,8 @@ TEST_P(HeldWritersTest, TheyHoldUpNobodyElse) {
   EXPECT_EQ(run_kvslot({"fsck", device.path()}).exit_code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HeldWritersTest, ::testing::Values("dev", "uring"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, HeldWritersTest, testing::kTransports,
+                         testing::name_of_transport);
 
 }  // namespace
 }  // namespace kvslot

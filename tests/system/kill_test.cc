@@ -17,10 +17,10 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/environment.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/sparse_copy.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
@@ -50,15 +50,8 @@ Round plan_round(std::uint64_t seed, const std::string& transport) {
   return round;
 }
 
-class Kill : public ::testing::TestWithParam<const char*> {
+class Kill : public TransportTest {
  protected:
-  void SetUp() override {
-    if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string reason = why_no_uring_transport(); !reason.empty())
-      GTEST_SKIP() << reason;
-  }
-
   void format() const { expect_ok(run_kvslot({"format", image_, "--size", "512M", "--force"})); }
   static void mount(const std::string& image, const MountGuard& where, const std::string& options) {
     expect_ok(run_mount(image, where.path(), options));
@@ -173,8 +166,7 @@ TEST_P(Kill, ACopyOfAStoppedStoreIsACrashImage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Kill, ::testing::Values("dev", "uring"),
-                         [](const auto& transport) { return std::string(transport.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Kill, kTransports, name_of_transport);
 
 }  // namespace
 }  // namespace kvslot::testing

@@ -17,6 +17,7 @@
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
 #include "tests/support/descriptor.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot {
@@ -160,8 +161,9 @@ std::set<std::uint64_t> spread_secret(MountedStore& store) {
   return blocks;
 }
 
-TEST(Leak, OldBytesOfSlotsAndBuffersShowNowhere) {
-  if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+using Leak = testing::MountTest;
+
+TEST_F(Leak, OldBytesOfSlotsAndBuffersShowNowhere) {
   MountedStore store("16M", "staging=8M,allow_other");
   const std::set<std::uint64_t> had_secret = spread_secret(store);
 

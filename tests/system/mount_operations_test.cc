@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/support/descriptor.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 
 namespace kvslot::testing {
@@ -32,7 +33,7 @@ struct stat stat_of(const std::string& path) {
   return status;
 }
 
-class MountOperationsTest : public ::testing::Test {
+class MountOperationsTest : public MountTest {
  protected:
   static void SetUpTestSuite() {
     if (why_no_mount().empty()) shared_ = std::make_unique<MountedStore>("512M");
@@ -40,9 +41,6 @@ class MountOperationsTest : public ::testing::Test {
   static void TearDownTestSuite() {
     if (shared_ != nullptr) shared_->expect_sound();
     shared_.reset();
-  }
-  void SetUp() override {
-    if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
   }
   void TearDown() override {
     if (shared_ != nullptr) store().shell("rm -rf \"$M\"/*");
@@ -374,8 +372,9 @@ EOP
 
 // ---- Stores of their own
 
-TEST(MountLifeTest, AFullStoreRefusesWholeAndRecoversByRemoval) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+using MountLifeTest = MountTest;
+
+TEST_F(MountLifeTest, AFullStoreRefusesWholeAndRecoversByRemoval) {
   MountedStore store("24M");
   store.shell("echo precious >$M/old; sync $M/old; head -c 64M /dev/urandom >$T/big");
   store.shell("! cp $T/big $M/a 2>/dev/null");
@@ -390,8 +389,7 @@ TEST(MountLifeTest, AFullStoreRefusesWholeAndRecoversByRemoval) {
   store.expect_sound();
 }
 
-TEST(MountLifeTest, WhatWasSyncedSurvivesAKill) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(MountLifeTest, WhatWasSyncedSurvivesAKill) {
   MountedStore store("200M");
   store.shell("cp -a /usr/include/linux $M/tree; touch $M/empty; sync $M; echo more >$M/later");
   store.kill_and_remount();
@@ -400,16 +398,14 @@ TEST(MountLifeTest, WhatWasSyncedSurvivesAKill) {
   store.expect_sound();
 }
 
-TEST(MountLifeTest, SyncMountsCloseOnlyWhatIsDurable) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(MountLifeTest, SyncMountsCloseOnlyWhatIsDurable) {
   MountedStore store("64M", "sync");
   store.shell("echo value >$M/f; mv $M/f $M/g");
   store.kill_and_remount();
   EXPECT_EQ(store.content("g"), "value\n");
 }
 
-TEST(MountLifeTest, OptionsChangeWhatIsShown) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(MountLifeTest, OptionsChangeWhatIsShown) {
   MountedStore store("64M", "uid=1234,gid=567,umask=027,control=visible");
   store.shell("echo x >$M/f");
   const struct stat status = stat_of(store.path("f"));
@@ -419,8 +415,7 @@ TEST(MountLifeTest, OptionsChangeWhatIsShown) {
   EXPECT_EQ(store.shell("ls -A $M"), ".kvslot\nf\n");
 }
 
-TEST(MountLifeTest, ReadOnlyMountsChangeNothing) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(MountLifeTest, ReadOnlyMountsChangeNothing) {
   MountedStore writable("64M");
   writable.shell("echo x >$M/f");
   writable.unmount();
@@ -438,8 +433,9 @@ CommandResult as_nobody(MountedStore& store, const std::string& script) {
       {store.path("."), script});
 }
 
-TEST(MountPrivileges, SuidAndSgidGoWhenOthersWriteAndTheModeShownFollows) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+using MountPrivileges = MountTest;
+
+TEST_F(MountPrivileges, SuidAndSgidGoWhenOthersWriteAndTheModeShownFollows) {
   MountedStore store("64M", "allow_other");
   store.shell("chmod 777 \"$M\"; echo x >\"$M/f\"");
   for (const char* write : {"echo x >>f", ": >f"}) {
@@ -450,8 +446,7 @@ TEST(MountPrivileges, SuidAndSgidGoWhenOthersWriteAndTheModeShownFollows) {
   }
 }
 
-TEST(MountPrivileges, NamesOfKeysAreForTheOwnersEyesWhereOthersMayUseTheMount) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+TEST_F(MountPrivileges, NamesOfKeysAreForTheOwnersEyesWhereOthersMayUseTheMount) {
   MountedStore store("64M", "allow_other");
   store.shell("mkdir -m 700 \"$M/private\"; echo x >\"$M/private/secret\"; sync \"$M\"");
   for (const char* name : {"index", "slots", "slot/0", "key/private/secret", "errors"}) {

@@ -8,8 +8,8 @@
 
 #include "tests/support/command.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot {
 namespace {
@@ -58,22 +58,13 @@ ls m | wc -l
 kvslot unmount m
 )";
 
-class OrdinaryUserTest : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string why = testing::why_no_uring_transport(); !why.empty()) {
-      GTEST_SKIP() << why;
-    }
-  }
-};
+using OrdinaryUserTest = testing::TransportTest;
 
 TEST_P(OrdinaryUserTest, OwnsTheStoreThatWasMadeAndMounted) {
   const testing::TempDir directory;
   ASSERT_EQ(::chmod(directory.path().c_str(), 0777), 0);
-  const auto result = run_shell(kAsUser, {directory.path(), KVSLOT_BINARY, kNobody, kUserScript,
-                                          std::string("transport=") + GetParam()});
+  const auto result =
+      run_shell(kAsUser, {directory.path(), KVSLOT_BINARY, kNobody, kUserScript, transport()});
   if (result.exit_code == kCannot) {
     GTEST_SKIP() << "no mount namespace, folder, /dev/fuse or fusermount3 for an ordinary user: "
                  << result.err;
@@ -84,8 +75,8 @@ TEST_P(OrdinaryUserTest, OwnsTheStoreThatWasMadeAndMounted) {
             "65534 65534 755\n65534 65534\n65534 65534 755\nhello\nmore\n65534 65534 700\n0\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, OrdinaryUserTest, ::testing::Values("dev", "uring"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, OrdinaryUserTest, testing::kTransports,
+                         testing::name_of_transport);
 
 }  // namespace
 }  // namespace kvslot

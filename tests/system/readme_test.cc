@@ -8,6 +8,7 @@
 
 #include "tests/support/command.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot::testing {
@@ -49,8 +50,9 @@ bool matches(std::string_view text, std::string_view pattern) {
   return false;
 }
 
-TEST(Readme, TheWorkedExampleRunsAsPrinted) {
-  if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
+using Readme = MountTest;
+
+TEST_F(Readme, TheWorkedExampleRunsAsPrinted) {
   const TempDir directory;
   const MountGuard mount(directory.path("m"));
   const std::vector<Step> steps = worked_example();

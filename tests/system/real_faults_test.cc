@@ -27,11 +27,11 @@
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/real_faults.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
@@ -226,15 +226,8 @@ class OpenStorm {
   std::vector<std::jthread> threads_;
 };
 
-class RealEnds : public RealFaults, public ::testing::WithParamInterface<const char*> {
+class RealEnds : public OverTransports<RealFaults> {
  protected:
-  void SetUp() override {
-    RealFaults::SetUp();
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string reason = why_no_uring_transport(); !reason.empty())
-      GTEST_SKIP() << reason;
-  }
-  [[nodiscard]] std::string options() const { return std::string("transport=") + GetParam(); }
   void expect_there(const std::vector<std::string>& names) const {
     const TreeContent found = read_tree(mount_.path());
     EXPECT_EQ(found.failures, "");
@@ -249,7 +242,7 @@ class RealEnds : public RealFaults, public ::testing::WithParamInterface<const c
 TEST_P(RealEnds, SigtermInAStormOfOpensLosesNothingThatWasClosed) {
   format(image_, "64M");
   BackgroundCommand daemon({KVSLOT_BINARY, "mount", "-f", "--ready-fd", "1", image_, mount_.path(),
-                            "-o", "deadline=3600," + options()});
+                            "-o", "deadline=3600," + transport()});
   ASSERT_EQ(daemon.read_line(), "R");
   OpenStorm storm(mount_.path());
   ASSERT_EQ(::kill(daemon.pid(), SIGTERM), 0);
@@ -264,7 +257,7 @@ TEST_P(RealEnds, SigtermInAStormOfOpensLosesNothingThatWasClosed) {
 
 TEST_P(RealEnds, AnAbortedConnectionEndsTheDaemonAndLosesNothingDurable) {
   format(image_, "64M");
-  mount(image_, options());
+  mount(image_, transport());
   put_durably("durable", kMebibyte);
   const DaemonProcess daemon(mount_.path());
   OpenStorm storm(mount_.path());
@@ -285,11 +278,11 @@ TEST_P(RealEnds, FewDescriptorsAreSaidAtTheStartAndSurvivedLater) {
 #endif
   format(image_, "64M");
   const CommandResult refused = run_shell("ulimit -n 6; exec \"$1\" mount \"$2\" \"$3\" -o \"$4\"",
-                                          {KVSLOT_BINARY, image_, mount_.path(), options()});
+                                          {KVSLOT_BINARY, image_, mount_.path(), transport()});
   EXPECT_EQ(refused.exit_code, 1) << refused.err;
   EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
   EXPECT_FALSE(is_mounted(mount_.path()));
-  mount(image_, options());
+  mount(image_, transport());
   {
     const DaemonProcess daemon(mount_.path());
     expect_ok(run_command({"prlimit", "--pid", std::to_string(daemon.pid()), "--nofile=8:8"}));
@@ -300,8 +293,7 @@ TEST_P(RealEnds, FewDescriptorsAreSaidAtTheStartAndSurvivedLater) {
   expect_sound(image_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, RealEnds, ::testing::Values("dev", "uring"),
-                         [](const auto& transport) { return std::string(transport.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, RealEnds, kTransports, name_of_transport);
 
 }  // namespace
 }  // namespace kvslot::testing

@@ -25,6 +25,7 @@
 #include "tests/support/control_files.h"
 #include "tests/support/dropped_caches.h"
 #include "tests/support/environment.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 #include "tests/support/proc_files.h"
 
@@ -69,12 +70,8 @@ void put(const std::string& path, const std::string& bytes) {
   EXPECT_EQ(::close(fd), 0) << path;
 }
 
-class ResourcesTest : public ::testing::Test {
+class ResourcesTest : public testing::MountTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-  }
-
   // Until nothing is held any more but what was held before, and all is on the device. What does
   // not come about here ends with the time that a test has.
   static void settle(MountedStore& store, std::uint64_t nodes, std::uint64_t held) {

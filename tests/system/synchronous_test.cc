@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tests/support/command.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot {
 namespace {
@@ -85,17 +85,10 @@ std::vector<Change> changes() {
   };
 }
 
-class SynchronousTest : public ::testing::TestWithParam<const char*> {
+class SynchronousTest : public testing::TransportTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string why = testing::why_no_uring_transport(); !why.empty()) {
-      GTEST_SKIP() << why;
-    }
-  }
   // Nothing is flushed but what somebody waits for.
-  static std::string options() { return std::string("commit=3600,transport=") + GetParam(); }
+  static std::string options() { return "commit=3600," + transport(); }
 
   static void put(const std::string& path, char byte) {
     std::ofstream(path) << std::string(kSizeBytes, byte);
@@ -142,8 +135,8 @@ TEST_P(SynchronousTest, ASynchronousMountMakesReservationsDurable) {
   store.expect_sound();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, SynchronousTest, ::testing::Values("dev", "uring"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, SynchronousTest, testing::kTransports,
+                         testing::name_of_transport);
 
 }  // namespace
 }  // namespace kvslot

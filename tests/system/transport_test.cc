@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tests/support/environment.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot::testing {
 namespace {
@@ -42,8 +42,9 @@ void keep_files(const std::string& directory, int number, int rounds, std::atomi
   }
 }
 
-TEST(Transport, EveryAnswerOverIoUringReachesItsOwnRequest) {
-  if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
+using Transport = MountTest;
+
+TEST_F(Transport, EveryAnswerOverIoUringReachesItsOwnRequest) {
   if (const std::string why = why_no_uring_transport(); !why.empty()) GTEST_SKIP() << why;
   constexpr int kWriters = 32;
   const int rounds = static_cast<int>(number_from("KVSLOT_TRANSPORT_ROUNDS", 60));
