@@ -7,9 +7,9 @@
 
 #include <future>
 #include <string>
-#include <thread>
 
 #include "core/put_changes.h"
+#include "tests/support/patience.h"
 #include "tests/support/recovery_fixture.h"
 
 namespace kvslot::testing {
@@ -222,8 +222,8 @@ TEST_F(DurableMark, ABatcherHasOneWrittenForEachIdleTime) {
       batcher.submit(change_for_put(*volume_, key, {}), Durability::kDurable,
                      [&](const ContentChange& change) { stored.set_value(change.result); });
       ASSERT_TRUE(stored.get_future().get());
-      while (volume_->inspector().journal().published_upto != before.published_upto + 2 * round + 2)
-        std::this_thread::yield();
+      const std::uint64_t marked = before.published_upto + 2 * round + 2;
+      yield_until([&] { return volume_->inspector().journal().published_upto == marked; });
       for (int i = 0; i < 3; ++i) barrier();  // flushes, of the mark too, ask for no other one
     }
     batcher.close();

@@ -151,7 +151,7 @@ TEST_F(RecoveryFaultsTest, ALogThatWasCutGoesOnAtTheBeginningOfTheRing) {
   };
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(volume_->checkpoint());  // it has all its slots in hand
   const Geometry geometry = volume_->geometry();
-  while (volume_->space().free_blocks > geometry.blocks_per_slot())
+  while (volume_->space().free_blocks > geometry.blocks_per_slot() && !HasFailure())
     put_durably("ballast" + std::to_string(volume_->space().free_blocks), 10);
   const auto set_times = [&](TimestampNs time) {
     ASSERT_TRUE(volume_->set_attributes(
@@ -160,7 +160,7 @@ TEST_F(RecoveryFaultsTest, ALogThatWasCutGoesOnAtTheBeginningOfTheRing) {
   };
   const std::uint64_t last_block = geometry.journal_size_bytes - kBlockSizeBytes;
   while (volume_->inspector().journal().head_offset_bytes != last_block) {
-    set_times(1);
+    ASSERT_NO_FATAL_FAILURE(set_times(1));
     ASSERT_TRUE(volume_->flush());
   }
   put("b", 10);
@@ -237,7 +237,7 @@ TEST_F(RecoveryFaultsTest, ASuperblockThatWasWrittenInPartNamesNoSlotsThatWereUs
     open(make_device(16 * kMiB, 1 << 20, options));
     put_durably("a", 10);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(volume_->checkpoint());
-    while (volume_->space().free_blocks > volume_->geometry().blocks_per_slot())
+    while (volume_->space().free_blocks > volume_->geometry().blocks_per_slot() && !HasFailure())
       put_durably("ballast" + std::to_string(volume_->space().free_blocks), 10);
     const auto offsets = superblock_offsets(device_->info().size_bytes);
     for (const std::size_t copy : {0, 2})

@@ -347,6 +347,7 @@ TEST_F(RecoveryTest, PowerLossWhileTheLastGoodSuperblockCopyIsRenewedLosesNothin
         if (copy != kept) device->flip_bit(offsets[copy] + 200, 1);
       device->crash_after_operations(step);
       is_over = Volume::open(std::make_unique<BorrowedDevice>(device), {}).has_value();
+      ASSERT_TRUE(is_over || device->is_crashed());
       for (std::size_t subset = 0; subset < 16; ++subset) {  // of the copies being written
         ASSERT_NO_FATAL_FAILURE(open(device->survivor([&](std::size_t write, std::size_t sector) {
           return (subset >> (write % 4) & 1) != 0 && (sector == 0 || subset % 2 == 0);
@@ -385,6 +386,7 @@ TEST_F(RecoveryTest, AFormatThatIsCutLeavesAStoreOrNone) {
     device.crash_after_operations(step);
     is_over =
         format_device(device, {.slot_size_bytes = 4096, .label = "cut", .seed = 5}).has_value();
+    ASSERT_TRUE(is_over || device.is_crashed());
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       const auto opened = try_open(device.survivor(seed, CrashMode::kRandom));
       if (opened) {

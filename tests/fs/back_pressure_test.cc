@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/fs/filesystem_fixture.h"
+#include "tests/support/patience.h"
 
 namespace kvslot::testing {
 namespace {
@@ -160,7 +161,7 @@ TEST_F(BackPressureTest, WhatWaitsIsBoundedToo) {
   std::thread writer([&] {
     for (std::uint64_t i = 0; i < 70; ++i, ++begun) begin_write(handle, i * text.size(), text);
   });
-  while (parked() < kWritesMax) std::this_thread::yield();
+  while (parked() < kWritesMax && answers_.failed == 0) std::this_thread::yield();
   EXPECT_LE(begun, kWritesMax + kStagingBytes / text.size());
   EXPECT_EQ(answers_.failed, 0U);
   EXPECT_LE(buffered_bytes(), kStagingBytes);
@@ -204,7 +205,7 @@ TEST_F(BackPressureTest, NobodyWaitsForRoomAtTheEnd) {
   std::thread writer([&] {
     for (std::uint64_t i = 0; i < 80; ++i) begin_write(handle, i % 4 * text.size(), text);
   });
-  while (parked() < 256 / 4) std::this_thread::yield();
+  while (parked() < 256 / 4 && answers_.failed == 0) std::this_thread::yield();
   store_.fs().parked().end_waiting();
   writer.join();
   store_.device().release();
@@ -291,7 +292,7 @@ TEST_F(BackPressureTest, ThousandsOfOpenWritersAreCheap) {
   EXPECT_TRUE(store_.sync());
   EXPECT_EQ(stat_of(store_.volume(), "slots_reserved"), 0U);
   EXPECT_EQ(stat_of(store_.volume(), "slots_live"), kWriters);
-  while (!store_.fs().files().all().empty()) std::this_thread::yield();
+  yield_until([&] { return store_.fs().files().all().empty(); });
 }
 
 }  // namespace

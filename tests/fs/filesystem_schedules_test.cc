@@ -115,7 +115,7 @@ TEST_F(FilesystemSchedules, AFileOfWhichAPartIsOnItsWayTakesNoNameBeforeTheRestI
 TEST_F(FilesystemSchedules, AFileThatIsStillWrittenIsNotStoredForItsNewName) {
   put("target", "the target");
   Handle handle = store_.create("new");
-  EXPECT_TRUE(store_.write(handle, 0, value_of(1, kSize)));
+  ASSERT_TRUE(store_.write(handle, 0, value_of(1, kSize)));
   store_.device().hold(OperationKind::kWrite);
   store_.fs().publisher().spill_anything();
   store_.device().wait_until_held(1);
@@ -180,7 +180,7 @@ TEST_F(FilesystemSchedules, AReaderOfReplacedBytesGetsOneValueOrTheOther) {
 
 TEST_F(FilesystemSchedules, AFailedFlushReachesEveryOneWhoWaitsOnce) {
   Handle first = store_.create("file");
-  EXPECT_TRUE(store_.write(first, 0, value_of(1, kSize)));
+  ASSERT_TRUE(store_.write(first, 0, value_of(1, kSize)));
   Handle second = store_.open("file");
   store_.device().hold(OperationKind::kFlush);
   std::vector<std::future<Result<void>>> waiting;

@@ -153,9 +153,9 @@ TEST_F(FilesystemTest, ADirtySourceIsPublishedUnderItsNewName) {
 
 TEST_F(FilesystemTest, AWriteToAWindowOnItsWayDoesNotChangeWhatIsCommitted) {
   Handle handle = store_.create("f");
-  EXPECT_TRUE(store_.write(handle, 0, std::string(4096, 'a')));
+  ASSERT_TRUE(store_.write(handle, 0, std::string(4096, 'a')));
   store_.device().hold(OperationKind::kWrite);
-  EXPECT_TRUE(store_.flush(handle));  // on its way, and held there
+  ASSERT_TRUE(store_.flush(handle));  // on its way, and held there
   store_.device().wait_until_held(1);
   EXPECT_TRUE(store_.write(handle, 0, "bbbb"));
   EXPECT_EQ(store_.content(handle), "bbbb" + std::string(4092, 'a'));
@@ -206,7 +206,7 @@ TEST_F(FilesystemTest, AReadForACommitThatFailsBecauseTheFileChangedIsDoneAgain)
   std::string expected(300'000, 'x');
   const NodeId node = put("f", expected);
   Handle handle = store_.open(node);
-  EXPECT_TRUE(store_.write(handle, 140'000, "yyyy"));
+  ASSERT_TRUE(store_.write(handle, 140'000, "yyyy"));
   store_.device().hold(OperationKind::kRead);
   auto synced = store_.begin_fsync(handle);
   store_.device().wait_until_held(1);

@@ -58,7 +58,7 @@ TEST_F(HungDeviceFilesystemTest, AnErrorAfterCloseIsToldByTheNextFsyncAndListed)
   store_.device().hold(OperationKind::kWrite);
   Handle writer = store_.open(node, {.writes = true});
   ASSERT_TRUE(store_.write(writer, 0, "new"));
-  EXPECT_TRUE(store_.close(std::move(writer)));  // it is on its way
+  ASSERT_TRUE(store_.close(std::move(writer)));  // it is on its way
   store_.device().wait_until_held(1);
   Handle reader = store_.open(node, {.writes = true});
   auto waits = store_.begin_fsync(reader);

@@ -123,6 +123,11 @@ void expect_ok(const CommandResult& result) {
   EXPECT_EQ(result.err, "");
 }
 
+void expect_mounted(const CommandResult& mounted, const std::string& directory) {
+  expect_ok(mounted);
+  if (mounted.exit_code != 0) ::rmdir(directory.c_str());
+}
+
 void expect_refused(const CommandResult& result, int exit_code, const std::string& thing) {
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;

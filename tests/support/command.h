@@ -45,6 +45,10 @@ class BackgroundCommand {
 // It returned 0 and complained about nothing.
 void expect_ok(const CommandResult& result);
 
+// A mount worked. Where it did not its directory goes, so that nothing that follows takes it for
+// the store.
+void expect_mounted(const CommandResult& mounted, const std::string& directory);
+
 // It complained in one line of kvslot's that names the thing, says what is wrong, and what to do.
 void expect_refused(const CommandResult& result, int exit_code, const std::string& thing);
 

@@ -13,9 +13,12 @@
 #include <system_error>
 
 #include "tests/support/control_files.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 
 namespace kvslot::testing {
+
+using std::chrono::milliseconds;
 
 DaemonProcess::DaemonProcess(const std::string& mount_point)
     : pid_(server_of(mount_point)), fd_(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))) {
@@ -33,8 +36,9 @@ void DaemonProcess::signal(int number) const {
 void DaemonProcess::wait_for_end() const {
   if (fd_ < 0) return;  // the constructor has said so
   pollfd ended{.fd = fd_, .events = POLLIN, .revents = 0};
-  while (::poll(&ended, 1, -1) < 0) {
-  }
+  int count = -1;
+  while (count < 0) count = ::poll(&ended, 1, static_cast<int>(milliseconds(kPatience).count()));
+  EXPECT_EQ(count, 1) << "process " << pid_ << " does not end";
 }
 
 void DaemonProcess::kill() const {

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "fs/fuse_library.h"
+#include "tests/support/patience.h"
 
 namespace kvslot::testing {
 namespace {
@@ -217,8 +218,13 @@ void FailingFile::hold(FileOperation operation) {
 }
 
 void FailingFile::wait_until_held(std::size_t requests) {
+  if (::testing::Test::HasFailure()) return;  // what was to send them may not be there
+  const auto end = std::chrono::steady_clock::now() + kPatience;
   MutexLock lock(state_->mutex);
-  while (state_->kept.size() < requests) state_->changed.wait(state_->mutex);
+  bool is_time_left = true;
+  while (state_->kept.size() < requests && is_time_left)
+    is_time_left = state_->changed.wait_until(state_->mutex, end);
+  EXPECT_GE(state_->kept.size(), requests) << "nothing comes";
 }
 
 void FailingFile::release() { state_->answer_kept(0); }

@@ -34,6 +34,7 @@ class FailingFile {
   void fail(FileOperation operation, int os_errno);
   // From now on such operations are kept, without an answer.
   void hold(FileOperation operation);
+  // Not where the test has failed already.
   void wait_until_held(std::size_t requests);
   // Carries out what is kept, and keeps nothing any more.
   void release();

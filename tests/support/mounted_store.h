@@ -12,6 +12,7 @@
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -37,7 +38,7 @@ class MountedStore {
   MountedStore& operator=(const MountedStore&) = delete;
 
   void mount() {
-    expect_ok(run_mount(image_, root(), options_));
+    expect_mounted(run_mount(image_, root(), options_), root());
     is_mounted_ = true;
   }
   void unmount() {
@@ -78,9 +79,10 @@ class MountedStore {
   [[nodiscard]] std::uint64_t stat(const std::string& name) const { return stat_of(root(), name); }
   // Until the space of removed files is free again: the kernel lets go of them in its own time.
   void wait_until_removed_files_are_gone() {
-    do {
+    yield_until([&] {
       shell("sync \"$M\"");
-    } while (!::testing::Test::HasFailure() && stat("nodes_unlinked") + stat("slots_doomed") > 0);
+      return stat("nodes_unlinked") + stat("slots_doomed") == 0;
+    });
   }
 
  private:

@@ -63,7 +63,7 @@ class RealFaults : public MountTest {
     expect_ok(run_kvslot(words));
   }
   void mount(const std::string& device, const std::string& options = "rw") const {
-    expect_ok(run_mount(device, mount_.path(), options));
+    expect_mounted(run_mount(device, mount_.path(), options), mount_.path());
   }
   void unmount() const { expect_ok(run_kvslot({"unmount", mount_.path()})); }
   static void expect_sound(const std::string& device) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -424,8 +425,10 @@ void SimulatedDevice::hold(OperationKind kind) {
 }
 
 void SimulatedDevice::wait_until_held(std::size_t calls) const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
   const MutexLock lock(mutex_);
-  while (held_count_ < calls) gate_changed_.wait(mutex_);
+  while (held_count_ < calls)
+    KVSLOT_CHECK(gate_changed_.wait_until(mutex_, end), "what is to be held comes");
 }
 
 std::size_t SimulatedDevice::held_count() const {

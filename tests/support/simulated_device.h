@@ -72,7 +72,8 @@ class SimulatedDevice final : public Device {
 
   // From now on calls of run() and flush() that contain this kind wait before they do anything.
   void hold(OperationKind kind);
-  void wait_until_held(std::size_t calls) const;  // returns once that many calls are waiting
+  // Returns once that many calls are waiting; ends the process where they never come.
+  void wait_until_held(std::size_t calls) const;
   [[nodiscard]] std::size_t held_count() const;
   void let_pass(std::size_t calls);  // as many more calls go on, or do not wait when they come
   void release();                    // all go on, and later ones do not wait

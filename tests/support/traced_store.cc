@@ -276,7 +276,8 @@ bool TracedStore::close() {
 
 void TracedStore::fill(std::uint64_t slots_left) {
   const std::uint64_t per_slot = volume_->geometry().blocks_per_slot();
-  for (int i = 0; volume_->space().free_blocks / per_slot > slots_left; ++i)
+  const auto has_room = [&] { return volume_->space().free_blocks / per_slot > slots_left; };
+  for (int i = 0; has_room() && !::testing::Test::HasFailure(); ++i)
     put("ballast/" + std::to_string(i), 10);
   flush();
 }

@@ -9,11 +9,11 @@
 #include <ctime>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -22,6 +22,7 @@ namespace {
 
 using testing::run_kvslot;
 using testing::run_shell;
+using testing::yield_until;
 
 constexpr std::int64_t kYear = 365 * 24 * 3600;
 
@@ -40,10 +41,11 @@ class ClockTest : public ::testing::TestWithParam<const char*> {
     file.write(reinterpret_cast<const char*>(&seconds), sizeof seconds);
   }
   void mount() {
-    testing::expect_ok(run_shell(
+    const auto mounted = run_shell(
         "ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0 KVSLOT_CLOCK_SHIFT=\"$1\" "
         "LD_PRELOAD=\"$2\" exec \"$3\" mount \"$4\" \"$5\" -o commit=1,$6",
-        {clock_, KVSLOT_SHIFTED_CLOCK, KVSLOT_BINARY, image_, mount_.path(), GetParam()}));
+        {clock_, KVSLOT_SHIFTED_CLOCK, KVSLOT_BINARY, image_, mount_.path(), GetParam()});
+    testing::expect_mounted(mounted, mount_.path());
   }
   void unmount() { testing::expect_ok(run_kvslot({"unmount", mount_.path()})); }
   void shell(const std::string& script) {
@@ -69,12 +71,10 @@ class ClockTest : public ::testing::TestWithParam<const char*> {
     // Nobody asks for this flush.
     const std::uint64_t flushes = testing::stat_of(mount_.path(), "flushes");
     shell("echo unsynced >unsynced");
-    while (testing::stat_of(mount_.path(), "flushes") == flushes) std::this_thread::yield();
+    yield_until([&] { return testing::stat_of(mount_.path(), "flushes") != flushes; });
     shell("echo 1 >.kvslot/checkpoint; echo 1 >.kvslot/scrub");
     for (const char* const name : {".kvslot/checkpoint", ".kvslot/scrub"}) {
-      while (testing::text_of(mount_.path(name)).find("done\t") == std::string::npos) {
-        std::this_thread::yield();
-      }
+      yield_until([&] { return testing::text_of(mount_.path(name)).contains("done\t"); });
     }
     EXPECT_EQ(testing::text_of(mount_.path("dir/new")), "new\n");
     shell("rm -r dir touched unsynced");

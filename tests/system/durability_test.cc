@@ -2,7 +2,6 @@
 // at random under a mixed load are in kill_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +17,7 @@
 #include "tests/support/descriptor.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/mount_test.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -45,7 +45,7 @@ class Durability : public MountTest {
     expect_ok(run_kvslot({"format", image_, "--size", size}));
   }
   void mount(const std::string& options = "rw") {
-    expect_ok(run_mount(image_, mount_.path(), options));
+    expect_mounted(run_mount(image_, mount_.path(), options), mount_.path());
   }
   void unmount() { expect_ok(run_kvslot({"unmount", mount_.path()})); }
   void kill_daemon() { DaemonProcess(mount_.path()).kill(); }
@@ -81,7 +81,7 @@ TEST_F(Durability, ATreeSurvivesUnmountAndKillAndGivesItsSpaceBack) {
   expect_copy("second");
   expect_ok(run_shell("rm -rf \"$1\"/* && sync \"$1\"", {mount_.path()}));
   // The kernel lets go of removed files when it gets to it.
-  while (!HasFailure() && stat_of(mount_.path(), "slots_live") != used_before) ::sched_yield();
+  yield_until([&] { return stat_of(mount_.path(), "slots_live") == used_before; });
   unmount();
   expect_ok(run_kvslot({"fsck", image_}));
 }

@@ -19,6 +19,7 @@
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/mount_test.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -64,10 +65,10 @@ TEST_P(HeldWritersTest, TheyHoldUpNobodyElse) {
       if (::close(fd) == 0 && is_written) ++stored;
     });
   }
-  while (stat_of(mount.path(), "writes_parked") <= kServingThreads ||
-         entries_of(mount.path()) < kWriters + 1) {
-    std::this_thread::yield();
-  }
+  testing::yield_until([&] {
+    return stat_of(mount.path(), "writes_parked") > kServingThreads &&
+           entries_of(mount.path()) == kWriters + 1;
+  });
 
   struct stat status{};
   struct statfs space{};

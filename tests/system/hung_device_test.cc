@@ -9,13 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "tests/support/attached_image.h"
 #include "tests/support/command.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/failing_file.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/patience.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvslot::testing {
@@ -39,6 +39,7 @@ class HungDeviceTest : public ::testing::TestWithParam<const char*> {
     }
     mount();
     shell("echo kept >\"$M/kept\" && sync \"$M\"");
+    ASSERT_FALSE(HasFailure()) << "there is no store";
   }
   void TearDown() override {
     if (device_ == nullptr) return;
@@ -48,7 +49,7 @@ class HungDeviceTest : public ::testing::TestWithParam<const char*> {
 
   // A test sets a deadline that can pass when everything hangs already.
   void mount() {
-    expect_ok(run_mount(store_path_, guard_.path()));
+    expect_mounted(run_mount(store_path_, guard_.path()), guard_.path());
     daemon_ = std::make_unique<DaemonProcess>(guard_.path());
   }
   CommandResult run(const std::string& script) {
@@ -59,7 +60,10 @@ class HungDeviceTest : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(result.exit_code, 0) << script << "\n" << result.err;
     return result.out;
   }
-  void set_deadline() { shell("echo 1 >\"$M/.kvslot/deadline\""); }
+  void set_deadline() {
+    shell("echo 1 >\"$M/.kvslot/deadline\"");
+    if (HasFailure()) device_->release();  // or what hangs would hold up the test
+  }
   void hold_everything() {
     for (const auto operation :
          {FileOperation::kRead, FileOperation::kWrite, FileOperation::kFlush})
@@ -117,7 +121,7 @@ TEST_P(HungDeviceTest, SigtermEndsAMountWhoseDeviceHangs) {
   set_deadline();
   daemon_->signal(SIGTERM);
   EXPECT_NE(sync.wait(), 0);
-  while (::access(guard_.path(".kvslot/stats").c_str(), F_OK) == 0) std::this_thread::yield();
+  yield_until([&] { return ::access(guard_.path(".kvslot/stats").c_str(), F_OK) != 0; });
   device_->release();
   expect_everything_kept();
 }

@@ -29,6 +29,7 @@
 #include "tests/support/dropped_caches.h"
 #include "tests/support/engine.h"
 #include "tests/support/mounted_store.h"
+#include "tests/support/patience.h"
 
 namespace kvslot::testing {
 namespace {
@@ -55,7 +56,6 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  static constexpr std::chrono::minutes kPatience{5};
   void watch(const std::string& abort_file) {
     std::unique_lock lock(mutex_);
     if (over_.wait_for(lock, kPatience, [this] { return is_over_; })) return;
@@ -330,7 +330,7 @@ TEST_P(KernelCalls, AProcessKilledInAnFsyncLeavesNothingBehind) {
     ::_exit(::fsync(fd) == 0 ? 0 : 2);
   }
   // Until the device has its bytes, or the watchdog has ended the mount.
-  while (!HasFailure() && inner.stat("puts_inflight") == 0) std::this_thread::yield();
+  yield_until([&] { return inner.stat("puts_inflight") != 0; });
   ASSERT_EQ(::kill(pid, SIGKILL), 0);
   EXPECT_GT(inner.stat("nodes"), 0U) << "others are served meanwhile";
   device.go_on();

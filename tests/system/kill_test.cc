@@ -54,7 +54,7 @@ class Kill : public TransportTest {
  protected:
   void format() const { expect_ok(run_kvslot({"format", image_, "--size", "512M", "--force"})); }
   static void mount(const std::string& image, const MountGuard& where, const std::string& options) {
-    expect_ok(run_mount(image, where.path(), options));
+    expect_mounted(run_mount(image, where.path(), options), where.path());
   }
 
   // Loads the store until `end_daemon` ends its daemon.

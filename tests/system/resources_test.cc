@@ -27,6 +27,7 @@
 #include "tests/support/environment.h"
 #include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
+#include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
 
 namespace kvslot {
@@ -39,6 +40,7 @@ using testing::ProcessUsage;
 using testing::server_of;
 using testing::stats_of;
 using testing::usage_of;
+using testing::yield_until;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMemoryIsCounted = false;  // freed memory is kept for a while, to find its users
@@ -58,11 +60,6 @@ void expect_slots_add_up(MountStats stats) {
   EXPECT_LE(stats["slots_reserved"] + stats["slots_checkpoint_reserve"], total);
 }
 
-// Where the kernel tells of something only later, asks until it has.
-void wait_for(const std::function<bool()>& is_true) {
-  while (!is_true()) std::this_thread::yield();
-}
-
 void put(const std::string& path, const std::string& bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   ASSERT_GE(fd, 0) << path << ": " << std::strerror(errno);
@@ -75,7 +72,7 @@ class ResourcesTest : public testing::MountTest {
   // Until nothing is held any more but what was held before, and all is on the device. What does
   // not come about here ends with the time that a test has.
   static void settle(MountedStore& store, std::uint64_t nodes, std::uint64_t held) {
-    wait_for([&] {
+    yield_until([&] {
       sync(store);
       const MountStats stats = stats_of(store.root());
       expect_slots_add_up(stats);
@@ -176,7 +173,7 @@ TEST_F(ResourcesTest, NodesAreForgottenWithTheKernelsCaches) {
   const auto round = [&] {
     const std::uint64_t forgotten = store.stat("fuse_forgets");
     store.shell("find $M -ls >$T/list");
-    wait_for([&] {
+    yield_until([&] {
       EXPECT_TRUE(testing::drop_caches_of(store.root()));
       return store.stat("nodes_held") < kFiles / 20;
     });
@@ -224,24 +221,25 @@ TEST_F(ResourcesTest, SlotsAddUpAtAllTimes) {
        "head -c 3000000 /dev/zero >big; head -c 200000 /dev/zero >small; sync small; rm -f big; "
        "echo 1 >.kvslot/checkpoint; mv small old; done 2>/dev/null",
        "sh", store.root()});
-  EXPECT_EQ(churn.read_line(), "ready");
+  ASSERT_EQ(churn.read_line(), "ready");
   std::uint64_t batches = 0;
   const std::uint64_t start = stats_of(store.root())["batches"];
-  for (int i = 0; i < 300 || batches < start + 50; ++i) {
+  for (int i = 0; !HasFailure() && (i < 300 || batches < start + 50); ++i) {
     const MountStats stats = stats_of(store.root());
     expect_slots_add_up(stats);
     batches = stats.at("batches");
   }
-  put(store.path("stop"), "");
+  ASSERT_NO_FATAL_FAILURE(put(store.path("stop"), ""));
   EXPECT_EQ(churn.wait(), 0);
 
   // With nothing under way the list of slots says the same. A checkpoint may still be.
   store.shell("sync $M");
   MountStats stats, listed;
-  do {
+  yield_until([&] {
     stats = stats_of(store.root());
     listed = listed_slots(store);
-  } while (is_checkpointing(store) || !is_quiet_since(store, stats));
+    return !is_checkpointing(store) && is_quiet_since(store, stats);
+  });
   for (const char* const state : {"free", "live", "doomed", "quarantined", "checkpoint"}) {
     EXPECT_EQ(listed[state], stats.at(std::string("slots_") + state)) << state;
   }
