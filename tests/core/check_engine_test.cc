@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/check_report.h"
+#include "tests/support/engine.h"
 #include "tests/support/planted_store.h"
 
 namespace kvslot {
@@ -18,57 +19,38 @@ using testing::check;
 using testing::CrashMode;
 using ::testing::ElementsAre;
 using testing::errors_of;
-using testing::format_options;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kDeviceBytes;
-using testing::random_text;
 using testing::remarks_of;
 using testing::SimulatedDevice;
 using testing::text_of;
+using testing::value_of;
 
-// A store over a device that the test keeps seeing.
-class EngineStore {
+class EngineStore : public testing::StoreHarness {
  public:
   explicit EngineStore(std::uint32_t slot_size_bytes = 4096, std::uint64_t seed = 1)
-      : EngineStore(make_device(slot_size_bytes, seed)) {}
-  explicit EngineStore(std::unique_ptr<SimulatedDevice> device) : device_(device.get()) {
-    auto opened = Store::open(std::move(device));
-    EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().step);
-    if (opened) store_ = std::move(*opened);
-  }
+      : StoreHarness(kDeviceBytes, slot_size_bytes, {.seed = seed}) {}
+  explicit EngineStore(std::unique_ptr<SimulatedDevice> device) : StoreHarness(std::move(device)) {}
 
-  Store* operator->() { return store_.get(); }
-  SimulatedDevice& device() { return *device_; }
+  Store* operator->() { return &store(); }
   // As the next process finds it.
-  [[nodiscard]] std::unique_ptr<SimulatedDevice> left_behind() { return device_->process_crash(); }
+  [[nodiscard]] std::unique_ptr<SimulatedDevice> left_behind() { return device().process_crash(); }
 
   void put(const std::string& key, const std::string& value,
            Durability durability = Durability::kWritten) {
-    const auto ok = store_->put(key, bytes_of(value), {.durability = durability});
-    EXPECT_TRUE(ok.has_value() || device_->is_crashed()) << (ok ? "" : ok.error().step);
+    const auto ok = store().put(key, bytes_of(value), {.durability = durability});
+    EXPECT_TRUE(ok.has_value() || device().is_crashed()) << (ok ? "" : ok.error().step);
   }
-
- private:
-  static std::unique_ptr<SimulatedDevice> make_device(std::uint32_t slot_size_bytes,
-                                                      std::uint64_t seed) {
-    auto device = std::make_unique<SimulatedDevice>(
-        testing::SimulatedDeviceOptions{.size_bytes = kDeviceBytes, .seed = seed});
-    EXPECT_TRUE(format_device(*device, format_options(slot_size_bytes, 3)).has_value());
-    return device;
-  }
-
-  SimulatedDevice* device_;
-  std::unique_ptr<Store> store_;
 };
 
 void use(EngineStore& store) {
   for (int i = 0; i < 200; ++i)
     store.put("dir" + std::to_string(i % 7) + "/key" + std::to_string(i),
-              random_text(static_cast<std::size_t>(i) * 37, static_cast<std::uint64_t>(i)));
+              value_of(static_cast<std::uint64_t>(i), static_cast<std::size_t>(i) * 37));
   ASSERT_TRUE(store->checkpoint().has_value());
-  store.put("large", random_text(700'000, 1));
-  store.put("large", random_text(300'000, 2));
+  store.put("large", value_of(1, 700'000));
+  store.put("large", value_of(2, 300'000));
   for (int i = 0; i < 50; ++i)
     ASSERT_TRUE(store->remove("dir" + std::to_string(i % 7) + "/key" + std::to_string(i)));
   ASSERT_TRUE(store->flush().has_value());
@@ -78,7 +60,7 @@ void use(EngineStore& store) {
   ASSERT_TRUE(store->rename("dir6", "moved/dir"));
   ASSERT_TRUE(store->checkpoint().has_value());
   for (int i = 0; i < 100; ++i)
-    store.put("again" + std::to_string(i), random_text(5000, static_cast<std::uint64_t>(i)));
+    store.put("again" + std::to_string(i), value_of(static_cast<std::uint64_t>(i), 5000));
 }
 
 TEST(CheckEngine, AHealthyClosedStoreIsClean) {
@@ -87,8 +69,8 @@ TEST(CheckEngine, AHealthyClosedStoreIsClean) {
     if (slot_size < (1u << 20)) {
       use(store);
     } else {
-      store.put("a", random_text(300'000, 1));
-      store.put("b", random_text(2'500'000, 2));
+      store.put("a", value_of(1, 300'000));
+      store.put("b", value_of(2, 2'500'000));
     }
     ASSERT_TRUE(store->close().has_value());
     const auto left = store.left_behind();
@@ -141,15 +123,16 @@ TEST(CheckEngine, ProgressIsInBytesAndEndsAtTheTotal) {
 TEST(CheckEngine, AFlippedByteInAnyValueIsFound) {
   EngineStore store;
   const std::vector<std::size_t> sizes = {16, 100, 4032, 4096, 5000, 131072, 140000, 700001};
+  const auto value_for = [](std::size_t size) { return value_of(size << 32, size); };
   for (const std::size_t size : sizes)
-    store.put("v" + std::to_string(size), random_text(size, size), Durability::kDurable);
+    store.put("v" + std::to_string(size), value_for(size), Durability::kDurable);
   ASSERT_TRUE(store->close().has_value());
   const auto left = store.left_behind();
   ASSERT_THAT(check(*left).findings, IsEmpty());
   std::vector<std::byte> bytes(kDeviceBytes);
   left->peek(0, bytes);
   for (const std::size_t size : sizes) {
-    const std::string value = random_text(size, size);
+    const std::string value = value_for(size);
     const auto start = bytes_of(value).first(16);
     const auto found = std::search(bytes.begin(), bytes.end(), start.begin(), start.end());
     ASSERT_NE(found, bytes.end());
@@ -204,7 +187,7 @@ TEST(CheckEngine, WhatCrashesLeaveIsCleanAndAgreesWithRecovery) {
           if (random() % 4 == 0) static_cast<void>(store->checkpoint());
           break;
         default:
-          store.put(key, random_text(random() % 20'000, random()));
+          store.put(key, value_of(random(), random() % 20'000));
       }
     }
     constexpr std::array kModes = {CrashMode::kNone, CrashMode::kAll, CrashMode::kRandom,

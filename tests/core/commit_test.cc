@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/put_changes.h"
-#include "tests/support/engine.h"
+#include "tests/support/volume_fixture.h"
 
 namespace kvslot::testing {
 namespace {
@@ -19,19 +19,8 @@ using ::testing::Each;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class CommitTest : public ::testing::Test {
+class CommitTest : public VolumeTest {
  protected:
-  CommitTest() { open(make_device(16 * kMiB)); }
-
-  void open(std::unique_ptr<SimulatedDevice> device) {
-    volume_.reset();
-    device_ = std::move(device);
-    auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), {.seed = 1});
-    ASSERT_TRUE(volume) << volume.error().step;
-    volume_ = std::move(*volume);
-  }
-  void crash(CrashMode mode = CrashMode::kNone) { open(device_->survivor(7, mode)); }
-
   // Puts k0, k1, ... in one commit, one slot each; on a fresh store ki goes to slot i.
   std::vector<std::string> put_many(std::size_t count) {
     std::vector<std::string> keys;
@@ -66,10 +55,6 @@ class CommitTest : public ::testing::Test {
                         .offset_bytes = geometry.journal_offset_bytes,
                         .size_bytes = geometry.journal_size_bytes});
   }
-  [[nodiscard]] std::uint64_t stat(std::string_view name) { return stat_of(*volume_, name); }
-
-  std::shared_ptr<SimulatedDevice> device_;
-  std::unique_ptr<Volume> volume_;
 };
 
 TEST_F(CommitTest, ABadSlotIsQuarantinedAndItsValueWrittenElsewhere) {

@@ -12,23 +12,15 @@
 
 #include "core/put_changes.h"
 #include "core/records.h"
-#include "tests/support/engine.h"
+#include "tests/support/volume_fixture.h"
 
 namespace kvslot::testing {
 namespace {
 
-class RefusalTest : public ::testing::Test {
+class RefusalTest : public VolumeTest {
  protected:
-  RefusalTest() { open(make_device(64 * kMiB)); }
+  RefusalTest() : VolumeTest(64 * kMiB) {}
 
-  void open(std::unique_ptr<SimulatedDevice> device) {
-    volume_.reset();
-    device_ = std::move(device);
-    auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), {.seed = 1});
-    ASSERT_TRUE(volume) << volume.error().step;
-    volume_ = std::move(*volume);
-  }
-  void crash() { open(device_->survivor(7, CrashMode::kNone)); }
   Result<void> make_directory(std::string_view name) {
     const auto made = volume_->create(NodeId::kRoot, name, NodeKind::kDirectory, {});
     return made ? Result<void>() : fail(made);
@@ -42,9 +34,6 @@ class RefusalTest : public ::testing::Test {
                         .offset_bytes = volume_->geometry().journal_offset_bytes,
                         .size_bytes = volume_->geometry().journal_size_bytes});
   }
-
-  std::shared_ptr<SimulatedDevice> device_;
-  std::unique_ptr<Volume> volume_;
 };
 
 TEST_F(RefusalTest, ABarrierFailsWhileTheJournalHasNoRoomAndHoldsAfterwards) {

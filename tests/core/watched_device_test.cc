@@ -56,11 +56,10 @@ class LateThread final : public LateRequests {
 };
 
 // A device that the test keeps, and whose transfers can be left, or not.
-class LentDevice final : public Device {
+class LentDevice final : public BorrowedDevice {
  public:
   LentDevice(std::shared_ptr<Device> device, Waits waits, std::atomic<pid_t>& flusher)
-      : device_(std::move(device)), waits_(waits), flusher_(flusher) {}
-  void run(std::span<IoRequest> requests) override { device_->run(requests); }
+      : BorrowedDevice(std::move(device)), waits_(waits), flusher_(flusher) {}
   [[nodiscard]] bool run_or_leave(std::span<IoRequest> requests,
                                   const std::function<bool()>& is_over,
                                   std::unique_ptr<LateRequests>& late) override {
@@ -81,14 +80,8 @@ class LentDevice final : public Device {
     flusher_ = ::gettid();
     return device_->flush();
   }
-  void discard(std::uint64_t offset_bytes, std::uint64_t size_bytes) override {
-    device_->discard(offset_bytes, size_bytes);
-  }
-  [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
-  [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
 
  private:
-  const std::shared_ptr<Device> device_;
   const Waits waits_;
   std::atomic<pid_t>& flusher_;
 };

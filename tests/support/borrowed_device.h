@@ -23,7 +23,7 @@ class BorrowedDevice : public Device {
   [[nodiscard]] const DeviceInfo& info() const override { return device_->info(); }
   [[nodiscard]] DeviceCounters counters() const override { return device_->counters(); }
 
- private:
+ protected:
   const std::shared_ptr<Device> device_;
 };
 

@@ -67,6 +67,13 @@ void expect_refused(const CommandResult& result, int exit_code, const std::strin
                                              const std::string& options = "rw") {
   return run_kvslot({"mount", image, directory, "-o", "deadline=3600," + options});
 }
+
+// A store of 16 MiB with one key, `dir/key`. Returns the path.
+inline std::string make_store(const std::string& path) {
+  expect_ok(run_kvslot({"format", path, "--size", "16M"}));
+  expect_ok(run_kvslot({"put", path, "dir/key"}, "value"));
+  return path;
+}
 #endif
 
 }  // namespace kvslot::testing

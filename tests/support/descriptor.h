@@ -54,4 +54,26 @@ class Descriptor {
   int fd_;
 };
 
+// Writes a whole file; the errno of what failed first, or 0.
+[[nodiscard]] inline int write_file(const std::string& path, std::string_view bytes, int flags,
+                                    bool is_durable = false) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644);
+  if (fd < 0) return errno;
+  int error = 0;
+  while (!bytes.empty() && error == 0) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0)
+      error = errno;
+    else
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  if (is_durable && error == 0 && ::fsync(fd) != 0) error = errno;
+  if (::close(fd) != 0 && error == 0) error = errno;
+  return error;
+}
+
+[[nodiscard]] inline int write_durably(const std::string& path, std::string_view bytes) {
+  return write_file(path, bytes, O_TRUNC, true);
+}
+
 }  // namespace kvslot::testing

@@ -142,6 +142,8 @@ StoreHarness::StoreHarness(std::uint64_t size_bytes, std::uint32_t slot_size_byt
   open(make_device(size_bytes, slot_size_bytes, options));
 }
 
+StoreHarness::StoreHarness(std::unique_ptr<SimulatedDevice> device) { open(std::move(device)); }
+
 StoreHarness::~StoreHarness() = default;
 
 void StoreHarness::open(std::unique_ptr<SimulatedDevice> device) {

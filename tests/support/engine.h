@@ -48,6 +48,7 @@ class StoreHarness {
  public:
   explicit StoreHarness(std::uint64_t size_bytes = 64 * kMiB, std::uint32_t slot_size_bytes = 4096,
                         const SimulatedDeviceOptions& options = {});
+  explicit StoreHarness(std::unique_ptr<SimulatedDevice> device);
   ~StoreHarness();
 
   [[nodiscard]] Store& store() { return *store_; }

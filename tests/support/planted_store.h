@@ -5,7 +5,6 @@
 #include <kvslot/admin.h>
 
 #include <algorithm>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,34 +13,20 @@
 #include "core/layout.h"
 #include "core/records.h"
 #include "core/superblocks.h"
+#include "tests/support/engine.h"
 #include "tests/support/simulated_device.h"
 
 namespace kvslot::testing {
 
 inline constexpr std::uint64_t kDeviceBytes = 32 * kMiB;
 
-inline std::string random_text(std::size_t size_bytes, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::string text(size_bytes, '\0');
-  for (char& c : text) c = static_cast<char>(random());
-  return text;
-}
-
-inline ConstBytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-
-inline FormatOptions format_options(std::uint32_t slot_size_bytes, std::uint64_t seed) {
-  FormatOptions options;
-  options.slot_size_bytes = slot_size_bytes;
-  options.seed = seed;
-  return options;
-}
-
 // A store written by hand, through nothing but the layout. Manifest in slot 0, chunk in slot 1.
 class PlantedStore {
  public:
   PlantedStore() : device({.size_bytes = kDeviceBytes}) {
-    const auto geometry = format_device(device, format_options(4096, 7));
-    EXPECT_TRUE(geometry.has_value());
+    FormatOptions options;
+    options.seed = 7;
+    EXPECT_TRUE(format_device(device, options).has_value());
     superblock = *read_superblock(device);
     superblock.sequence = 5;
     superblock.current = {.manifest_slot = 0,

@@ -17,6 +17,7 @@
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/descriptor.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
@@ -38,23 +39,6 @@ inline std::string value_of(const std::string& key, std::size_t size_bytes) {
   return value;
 }
 
-// Writes a whole file, durably; the errno of what failed first, or 0.
-inline int put(const std::string& path, const std::string& value) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return errno;
-  int error = 0;
-  for (std::size_t done = 0; done < value.size() && error == 0;) {
-    const ssize_t count = ::write(fd, value.data() + done, value.size() - done);
-    if (count < 0)
-      error = errno;
-    else
-      done += static_cast<std::size_t>(count);
-  }
-  if (error == 0 && ::fsync(fd) != 0) error = errno;
-  if (::close(fd) != 0 && error == 0) error = errno;
-  return error;
-}
-
 class RealFaults : public MountTest {
  protected:
   static void format(const std::string& device, const std::string& size = {}) {
@@ -72,7 +56,7 @@ class RealFaults : public MountTest {
   }
   void kill() const { DaemonProcess(mount_.path()).kill(); }
   void put_durably(const std::string& key, std::size_t size_bytes) {
-    ASSERT_EQ(put(mount_.path(key), value_of(key, size_bytes)), 0) << key;
+    ASSERT_EQ(write_durably(mount_.path(key), value_of(key, size_bytes)), 0) << key;
     durable_[key] = value_of(key, size_bytes);
   }
   // Behind the last byte that the device holds of a value.

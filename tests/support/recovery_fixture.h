@@ -1,37 +1,19 @@
-// A store over a device in memory that crashes and is opened again, in a few verbs.
+// Putting, damaging and reading back what a store holds that crashes, in a few verbs.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <kvslot/volume.h>
 
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "tests/support/engine.h"
+#include "tests/support/volume_fixture.h"
 
 namespace kvslot::testing {
 
-class RecoveryTest : public ::testing::Test {
+class RecoveryTest : public VolumeTest {
  protected:
-  RecoveryTest() { open(make_device(16 * kMiB)); }
-
-  void open(std::unique_ptr<SimulatedDevice> device) {
-    const auto opened = try_open(std::move(device));
-    ASSERT_TRUE(opened) << opened.error().step;
-  }
-  Result<void> try_open(std::unique_ptr<SimulatedDevice> device, VolumeOptions options = {}) {
-    volume_.reset();
-    device_ = std::move(device);
-    auto volume = Volume::open(std::make_unique<BorrowedDevice>(device_), options);
-    if (!volume) return fail(volume);
-    volume_ = std::move(*volume);
-    return {};
-  }
-  void crash(CrashMode mode = CrashMode::kNone) { open(device_->survivor(5, mode)); }
-
   void put(std::string_view key, std::size_t size_bytes = 5000) {
     const auto stored = put_key(*volume_, key, value_of(key[0] + key.size(), size_bytes));
     EXPECT_TRUE(stored) << stored.error().step;
@@ -57,15 +39,11 @@ class RecoveryTest : public ::testing::Test {
     const Geometry& geometry = volume_->geometry();
     return geometry.slots_offset_bytes + std::uint64_t{slot} * geometry.slot_size_bytes;
   }
-  [[nodiscard]] std::uint64_t stat(std::string_view name) { return stat_of(*volume_, name); }
   static std::vector<std::byte> bytes_of_device(const SimulatedDevice& device) {
     std::vector<std::byte> bytes(device.info().size_bytes);
     device.peek(0, bytes);
     return bytes;
   }
-
-  std::shared_ptr<SimulatedDevice> device_;
-  std::unique_ptr<Volume> volume_;
 };
 
 }  // namespace kvslot::testing

@@ -35,12 +35,7 @@ using testing::Words;
 class CliMountTest : public testing::MountTest {
  protected:
   // A store with one key.
-  std::string make_store() {
-    const std::string path = directory_.path("store.img");
-    expect_ok(run_kvslot({"format", path, "--size", "16M"}));
-    expect_ok(run_kvslot({"put", path, "dir/key"}, "value"));
-    return path;
-  }
+  std::string make_store() { return testing::make_store(directory_.path("store.img")); }
 
   testing::TempDir directory_;
 };

@@ -31,10 +31,7 @@ class CliTest : public ::testing::Test {
  protected:
   // A store with one key.
   std::string make_store(const std::string& name = "store.img") {
-    const std::string path = directory_.path(name);
-    expect_ok(run_kvslot({"format", path, "--size", "16M"}));
-    expect_ok(run_kvslot({"put", path, "dir/key"}, "value"));
-    return path;
+    return testing::make_store(directory_.path(name));
   }
 
   // Every command that takes a store refuses this one and leaves it as it is.

@@ -24,21 +24,6 @@
 namespace kvslot::testing {
 namespace {
 
-// Writes and fsyncs a whole file; false as soon as anything fails.
-bool put(const std::string& path, const std::string& value) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return false;
-  std::size_t done = 0;
-  while (done < value.size()) {
-    const ssize_t count = ::write(fd, value.data() + done, value.size() - done);
-    if (count <= 0) break;
-    done += static_cast<std::size_t>(count);
-  }
-  const bool ok = done == value.size() && ::fsync(fd) == 0;
-  ::close(fd);
-  return ok;
-}
-
 class Durability : public MountTest {
  protected:
   void format(const std::string& size) {
@@ -148,8 +133,8 @@ TEST_F(Durability, EveryPutOfSixteenWritersIsInSomeBatch) {
   for (int t = 0; t < kWriters; ++t)
     writers.emplace_back([&, t] {
       for (int i = 0; i < kPuts; ++i)
-        if (!put(mount_.path("w" + std::to_string(t) + "-" + std::to_string(i)),
-                 std::string(4096, 'x')))
+        if (write_durably(mount_.path("w" + std::to_string(t) + "-" + std::to_string(i)),
+                          std::string(4096, 'x')) != 0)
           ++failures;
     });
   writers.clear();

@@ -31,10 +31,7 @@ using testing::run_shell;
 
 class FsckTest : public ::testing::Test {
  protected:
-  FsckTest() : path_(directory_.path("store.img")) {
-    expect_ok(run_kvslot({"format", path_, "--size", "16M"}));
-    expect_ok(run_kvslot({"put", path_, "dir/key"}, "value"));
-  }
+  FsckTest() : path_(testing::make_store(directory_.path("store.img"))) {}
   void garble_copy(std::uint64_t offset_bytes) {
     testing::overwrite(path_, offset_bytes + 100, "garbled");
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/support/command.h"
+#include "tests/support/descriptor.h"
 #include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
 
@@ -23,11 +24,7 @@ class FullStoreTest : public testing::TransportTest {
  protected:
   // 0 or the errno of what failed.
   static int put(const std::string& path) {
-    static const std::string bytes(kSizeBytes, 'x');
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) return errno;
-    const int error = ::write(fd, bytes.data(), bytes.size()) == std::ssize(bytes) ? 0 : errno;
-    return ::close(fd) != 0 && error == 0 ? errno : error;
+    return testing::write_file(path, std::string(kSizeBytes, 'x'), O_EXCL);
   }
   // Puts files 0, 1, ... until one does not fit; returns that one's number, which is not there.
   static int fill(const MountedStore& store) {

@@ -66,7 +66,7 @@ TEST_F(NbdFaults, ADiskThatRefusesWritesFailsThemAndKeepsWhatItHas) {
   mount(disk.path());
   for (int i = 0; i < 8; ++i) put_durably("good" + std::to_string(i), 100000);
   std::ofstream(trigger) << "";
-  EXPECT_EQ(put(mount_.path("bad"), value_of("bad", 100000)), EIO);
+  EXPECT_EQ(write_durably(mount_.path("bad"), value_of("bad", 100000)), EIO);
   expect_durable();  // reads go on
   std::filesystem::remove(trigger);
   kill();
@@ -108,7 +108,7 @@ class FlakyDisk : public RealFaults, public ::testing::WithParamInterface<const 
       const std::string key = "key" + std::to_string(i % 15);
       std::string value = value_of(key + "/" + std::to_string(life * 100 + i),
                                    static_cast<std::size_t>(500 + i * 3000));
-      const int error = put(mount_.path(key), value);
+      const int error = write_durably(mount_.path(key), value);
       if (error == 0) {
         durable_[key] = std::move(value);
         failed_[key].clear();

@@ -50,7 +50,7 @@ TEST_F(RealFaults, AnImageThatIsCutShortLosesOnlyWhatWasThere) {
   for (int i = 0; i < 12; ++i) {
     const std::string key = "high" + std::to_string(i);
     high[key] = value_of(key, kMebibyte);
-    ASSERT_EQ(put(mount_.path(key), high[key]), 0);
+    ASSERT_EQ(write_durably(mount_.path(key), high[key]), 0);
   }
   for (const auto& [key, value] : durable_) ASSERT_LE(end_on_device(key), kCutBytes) << key;
   const auto is_cut = [&](const auto& each) { return end_on_device(each.first) > kCutBytes; };
@@ -95,7 +95,7 @@ TEST_F(RealFaults, AnImageOnAFullFileSystemTakesPutsAgainWhenThereIsRoom) {
   int count = 0;
   for (; count < 64 && error == 0; ++count) {
     const std::string key = "key" + std::to_string(count);
-    error = put(mount_.path(key), value_of(key, kMebibyte));
+    error = write_durably(mount_.path(key), value_of(key, kMebibyte));
     if (error == 0) durable_[key] = value_of(key, kMebibyte);
   }
   EXPECT_EQ(error, ENOSPC);
@@ -105,7 +105,8 @@ TEST_F(RealFaults, AnImageOnAFullFileSystemTakesPutsAgainWhenThereIsRoom) {
   durable_.erase("key0");
   ASSERT_EQ(::unlink(ballast.c_str()), 0);
   expect_ok(run_command({"sync", "-f", disk.path()}));
-  (void)put(mount_.path(refused), value_of(refused, kMebibyte));  // may tell of the last try still
+  (void)write_durably(mount_.path(refused),
+                      value_of(refused, kMebibyte));  // may tell of the last try still
   put_durably(refused, kMebibyte);
   put_durably("later", 2 * kMebibyte);
   expect_durable();

@@ -23,6 +23,7 @@
 
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
+#include "tests/support/descriptor.h"
 #include "tests/support/dropped_caches.h"
 #include "tests/support/environment.h"
 #include "tests/support/mount_test.h"
@@ -61,10 +62,7 @@ void expect_slots_add_up(MountStats stats) {
 }
 
 void put(const std::string& path, const std::string& bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  ASSERT_GE(fd, 0) << path << ": " << std::strerror(errno);
-  EXPECT_EQ(::write(fd, bytes.data(), bytes.size()), std::ssize(bytes)) << path;
-  EXPECT_EQ(::close(fd), 0) << path;
+  ASSERT_EQ(testing::write_file(path, bytes, 0), 0) << path;
 }
 
 class ResourcesTest : public testing::MountTest {
