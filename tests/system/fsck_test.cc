@@ -280,6 +280,7 @@ TEST_F(FsckAfterKill, AValueThatRotsAfterItsSyncIsDamageOfThisValueAlone) {
   expect_ok(run_kvslot({"format", image, "--size", "64M"}));
   const testing::MountGuard guard(directory.path("mnt"));
   expect_ok(testing::run_mount(image, guard.path(), "commit=1"));
+  ASSERT_FALSE(HasFailure()) << "nothing will be durable";
   expect_ok(run_shell("cd \"$1\" && for i in $(seq 50); do echo value $i >$i; done && sync .",
                       {guard.path()}));
   // Behind the flush there is a block, and it is no batch.
