@@ -270,14 +270,16 @@ void note_failure(Volume::State& state, const Error& error) {
 
 // A superblock that could not be written may stand in one of its places all the same, and would be
 // the newest there is after a crash. Before the slots that it names are used again, another one
-// with what is true replaces it everywhere.
-Result<void> supersede_uncertain(Volume::State& state) REQUIRES(state.checkpoint_mutex) {
+// with what is true replaces it everywhere. The same spends the number of an attempt that failed
+// before its superblock, which a crash would forget.
+Result<void> supersede_failed(Volume::State& state) REQUIRES(state.checkpoint_mutex) {
   {
     MutexLock lock(state.mutex);
-    if (!state.is_superblock_uncertain) return {};
+    if (!state.is_superblock_uncertain && state.checkpoint_begun <= state.superblock.sequence)
+      return {};
   }
   Superblock again = state.superblock;
-  ++again.sequence;
+  again.sequence = sequence_after(again);
   if (auto ok = state.switch_superblock(again); !ok) {
     note_failure(state, ok.error());
     return ok;
@@ -291,7 +293,7 @@ Result<void> supersede_uncertain(Volume::State& state) REQUIRES(state.checkpoint
 }  // namespace
 
 Result<void> run_checkpoint(Volume::State& state, bool clean) {
-  if (auto ok = supersede_uncertain(state); !ok) return ok;
+  if (auto ok = supersede_failed(state); !ok) return ok;
   bool is_short = false;
   {
     MutexLock lock(state.mutex);
@@ -306,10 +308,7 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
     if (auto ok = state.volume->flush_until(*sequence); !ok) return ok;
   }
   CheckpointWriter writer(state);
-  const std::uint64_t sequence =
-      std::max({state.superblock.current.sequence, state.superblock.previous.sequence,
-                state.checkpoint_begun}) +
-      1;
+  const std::uint64_t sequence = sequence_after(state.superblock);
   state.checkpoint_begun = sequence;
   auto root = write_durably(state, writer, sequence);
   Superblock next = state.superblock;
@@ -318,7 +317,7 @@ Result<void> run_checkpoint(Volume::State& state, bool clean) {
     next.previous = next.current;
     next.current = *root;
     next.clean = clean;
-    ++next.sequence;
+    next.sequence = sequence;
     outcome = state.switch_superblock(next);
   } else {
     outcome = fail(root);

@@ -20,6 +20,7 @@
 #include "core/state.h"
 #include "core/state_loader.h"
 #include "core/stopwatch.h"
+#include "core/superblocks.h"
 
 namespace kvslot {
 namespace {
@@ -258,10 +259,13 @@ class Recovery {
   bool is_cut_ = false;
 };
 
-// Takes the place of the block that a log was cut before. That one is whole, and would be replayed
-// whenever the next one stands elsewhere, at the beginning of the ring. The empty block repeats
-// what the cut-off ones may have known to be durable; torn, it ends the log where it ends now.
-Result<void> cover_cut_block(Volume::State& state) REQUIRES(state.commit_turn) {
+// Ends what lies behind here, and begins what goes on. A block that the log was cut before is
+// whole, and would be replayed whenever the next one stands elsewhere, at the beginning of the
+// ring. And attempts at a checkpoint, of this opening or one that was interrupted, may be whole and
+// say that another epoch began here: to salvage, which may have no superblock, the blocks that go
+// on say that this one was flushed, as nothing does that was cut off. The empty block repeats what
+// the cut-off ones may have known to be durable; torn, it ends the log where it ends now.
+Result<void> cover_end(Volume::State& state) REQUIRES(state.commit_turn) {
   const std::uint64_t sequence = state.ring->head().sequence;
   if (auto ok = append_empty_block(state, sequence - 1); !ok) return ok;
   if (auto ok = state.flush_device(); !ok) return ok;
@@ -293,8 +297,9 @@ Result<void> go_on_behind(Volume::State& state, const Recovery& recovery)
     continue_at(state, recovery.loaded().end());
   }
   state.ring->release_before(state.superblock.current.replay_from);
-  if (recovery.is_cut())
-    if (auto ok = cover_cut_block(state); !ok) return ok;
+  // Without room for it nothing can follow either.
+  if (auto ok = cover_end(state); !ok && (recovery.is_cut() || ok.error().code != Errc::kNoSpace))
+    return ok;
   MutexLock lock(state.mutex);
   state.journal_info.used_bytes = state.ring->used_bytes();
   state.journal_info.tail_offset_bytes = state.ring->tail_offset_bytes();
@@ -309,11 +314,27 @@ bool may_go_on_behind(Volume::State& state, const Recovery& recovery, const Erro
          state.read_only_reason == nullptr;
 }
 
+// The later of two epochs: that of the log, or one that an interrupted opening began behind it, of
+// which a block may be there where its checkpoint met a bad slot.
+std::uint64_t latest_epoch(Volume::State& state, const JournalPosition& end) {
+  if (state.options.read_only) return end.epoch;
+  const Buffer buffer = Buffer::from_heap(kBlockSizeBytes);
+  const Bytes block = buffer.first(kBlockSizeBytes);
+  if (!read_device(*state.device, state.geometry.journal_offset_bytes + end.offset_bytes, block))
+    return end.epoch;
+  const auto header = peek_journal_header(block);
+  const bool is_later = header && header->size_bytes == block.size() &&
+                        epoch_rank(header->epoch) > epoch_rank(end.epoch) &&
+                        verify_journal_block(block, *header, state.geometry.uuid);
+  return is_later ? header->epoch : end.epoch;
+}
+
 // Opens a new epoch behind what was replayed.
 Result<void> reopen(Volume::State& state, Recovery& recovery) {
   JournalPosition head = recovery.loaded().end();
-  head.epoch = epoch_after(
-      head.epoch, state.options.seed == 0 ? random_u64()
+  head.epoch =
+      epoch_after(latest_epoch(state, head),
+                  state.options.seed == 0 ? random_u64()
                                           : head.epoch * 6364136223846793005u + state.options.seed);
   bool unclean = false;
   {
@@ -332,7 +353,8 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   MutexLock checkpoint_lock(state.checkpoint_mutex);
   if (recovery.needs_checkpoint()) {
     if (auto ok = recovery.write_tail_again(); !ok) return ok;
-    const Superblock found = state.superblock;
+    Superblock found = state.superblock;
+    found.sequence = sequence_after(found);  // that of an attempt that was interrupted is spent
     if (auto ok = state.switch_superblock(found); !ok) return ok;
   }
   // The root that was loaded is the current one, and the damaged one is forgotten next.
@@ -349,7 +371,7 @@ Result<void> reopen(Volume::State& state, Recovery& recovery) {
   Superblock next = state.superblock;
   next.clean = false;
   next.current.replay_from = head;
-  ++next.sequence;
+  next.sequence = sequence_after(next);
   if (auto ok = state.switch_superblock(next); !ok) return ok;
   MutexLock lock(state.mutex);
   state.journal_info.current = info_of(next.current);

@@ -112,13 +112,24 @@ const FoundChunk* newest_whole(const Found& found, const GivenUp& given_up) {
   return nullptr;
 }
 
+// An opening whose checkpoint failed may have gone on in the epoch before, behind a block that
+// later ones call flushed. Of what a new epoch cut off, nothing says that.
+bool has_log_gone_on(const Found& found, const FoundChunk& whole) {
+  return std::ranges::any_of(found.blocks, [&](const FoundBlock& block) {
+    const JournalHeader& header = block.header;
+    return epoch_rank(header.epoch) < whole.attempt.rank &&
+           header.durable_upto >= whole.replay_from && header.durable_upto < header.sequence;
+  });
+}
+
 // Where the log goes on behind a checkpoint, as superblock and chunks say.
-std::vector<LogStart> known_starts(const Superblock* superblock, const FoundChunk* whole) {
+std::vector<LogStart> known_starts(const Found& found, const Superblock* superblock,
+                                   const FoundChunk* whole) {
   std::vector<LogStart> starts;
   if (superblock != nullptr)
     for (const CheckpointRoot* root : {&superblock->current, &superblock->previous})
       starts.push_back({root->replay_from.epoch, root->replay_from.sequence});
-  if (whole != nullptr && whole->attempt.epoch != 0)
+  if (whole != nullptr && whole->attempt.epoch != 0 && !has_log_gone_on(found, *whole))
     starts.push_back({whole->attempt.epoch, whole->replay_from});
   return starts;
 }
@@ -189,7 +200,7 @@ Rebuilt rebuild_state(Device& device, const Found& found, const Superblock* supe
     const auto header = peek_chunk_header(bytes);
     if (header) stream.add(chunk, header->payload(bytes));
   }
-  const SortedLog log = sort_log(device, found.blocks, known_starts(superblock, whole));
+  const SortedLog log = sort_log(device, found.blocks, known_starts(found, superblock, whole));
   const std::uint64_t from = replay_from(superblock, whole);
   // A whole checkpoint says all of its values later than what blocks before it say.
   for (const FoundBlock& block : log.in_force)

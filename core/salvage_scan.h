@@ -22,10 +22,10 @@ namespace kvslot {
 // An attempt at a checkpoint; they compare in the order in which they were made.
 struct Attempt {
   Attempt(std::uint64_t sequence_of, std::uint64_t epoch_of)
-      : rank(epoch_rank(epoch_of)), sequence(sequence_of), epoch(epoch_of) {}
+      : sequence(sequence_of), rank(epoch_rank(epoch_of)), epoch(epoch_of) {}
   auto operator<=>(const Attempt&) const = default;
 
-  std::uint64_t rank, sequence, epoch;
+  std::uint64_t sequence, rank, epoch;
 };
 
 struct FoundChunk {

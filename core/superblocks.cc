@@ -75,6 +75,12 @@ Result<Superblock> read_superblock(Device& device) {
   return *scan.best;
 }
 
+std::uint64_t sequence_after(const Superblock& superblock) {
+  return std::max(
+             {superblock.sequence, superblock.current.sequence, superblock.previous.sequence}) +
+         1;
+}
+
 std::vector<UnwrittenCopy> write_superblock_half(Device& device, const Superblock& superblock,
                                                  SuperblockHalf half) {
   std::vector<UnwrittenCopy> unwritten;

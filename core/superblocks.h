@@ -15,6 +15,10 @@ namespace kvslot {
 //            format or a device of another size, kIo
 [[nodiscard]] Result<Superblock> read_superblock(Device& device);
 
+// What the next superblock, and a checkpoint that it is the first to name, are numbered: no attempt
+// at one had this number, as long as each that failed has had its own spent on a superblock.
+[[nodiscard]] std::uint64_t sequence_after(const Superblock& superblock);
+
 // Writes half of the copies: the first half, then (after a flush, which is the caller's) the
 // second. Whatever a crash leaves, one valid copy is the old or the new, if the second half waits
 // until one of the first was written.

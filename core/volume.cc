@@ -73,7 +73,7 @@ Result<void> close_cleanly(Volume::State& state) REQUIRES(state.checkpoint_mutex
   if (state.superblock.clean) return {};
   Superblock next = state.superblock;
   next.clean = true;
-  ++next.sequence;
+  next.sequence = sequence_after(next);
   return state.switch_superblock(next);
 }
 
