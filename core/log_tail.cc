@@ -71,6 +71,7 @@ std::vector<LogTail::ReadValue> LogTail::read(std::span<const TailExtent> group)
 
 Result<std::uint64_t> LogTail::first_missing() {
   std::uint64_t missing = 0;
+  std::vector<std::pair<TailExtent, int>> unreadable;
   std::vector<TailExtent> group;
   for (std::size_t i = 0; i <= loaded_.tail().size(); ++i) {
     const bool at_end = i == loaded_.tail().size();
@@ -82,13 +83,17 @@ Result<std::uint64_t> LogTail::first_missing() {
     const auto values = read(group);
     for (std::size_t k = 0; k < group.size(); ++k) {
       if (values[k].error != 0) {
-        if (auto ok = pass_over_unreadable(group[k], values[k].error); !ok) return fail(ok);
+        unreadable.emplace_back(group[k], values[k].error);
       } else if (!values[k].holds && (missing == 0 || group[k].sequence < missing)) {
         missing = group[k].sequence;
       }
     }
     group.clear();
   }
+  // Where the log ends before it, a value is not needed; where not, the next pass sees it again.
+  if (missing == 0)
+    for (const auto& [tail, error] : unreadable)
+      if (auto ok = pass_over_unreadable(tail, error); !ok) return fail(ok);
   return missing;
 }
 
