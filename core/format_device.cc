@@ -132,7 +132,7 @@ Result<Geometry> format_device(Device& device, const FormatOptions& options) {
 }
 
 Result<StoreInfo> read_store_info(Device& device) {
-  const auto superblock = read_superblock(device);
+  const auto superblock = read_superblock(device, CutOff::kAllowed);
   if (!superblock) return fail(superblock);
   return StoreInfo{.geometry = superblock->geometry,
                    .format_version = kFormatVersion,

@@ -157,10 +157,27 @@ class Recovery {
     for (const SlotRun run : loader_.checkpoint_runs())
       if (!state_.slots.claim(run))
         return fail(Errc::kCorrupt, "the checkpoint and a value own one slot");
+    note_if_cut_off();
     quarantine();
     state_.checkpoint_runs = loader_.checkpoint_runs();
     state_.recovered_nodes = index.node_count() - 1;
     return {};
+  }
+
+  // Of a device that lost its end, which nobody writes to.
+  void note_if_cut_off() {
+    const std::uint64_t is_bytes = state_.device->info().size_bytes;
+    const std::uint64_t was_bytes = state_.geometry.size_bytes;
+    if (is_bytes >= was_bytes) return;
+    state_.note_fault(
+        {.time_ns = 0,
+         .operation = "device",
+         .key = {},
+         .slot = {},
+         .os_errno = 0,
+         .action = "is shorter than when it was formatted: " + std::to_string(is_bytes) + " of " +
+                   std::to_string(was_bytes) +
+                   " bytes; keys that reach behind its end: " + std::to_string(cut_off_)});
   }
 
   [[nodiscard]] bool is_place_taken(NodeId directory,
@@ -242,8 +259,13 @@ class Recovery {
   Result<void> claim_extents(NodeId node) NO_THREAD_SAFETY_ANALYSIS {
     Extent scratch;
     const auto extents = state_.index.extents(node, scratch);
-    for (const Extent& extent : extents)
+    bool is_cut_off = false;
+    for (const Extent& extent : extents) {
       if (auto ok = check_place(state_.geometry, extent); !ok) return ok;
+      const std::uint64_t end = extent.device_block + units_of(extent.size_bytes, kBlockSizeBytes);
+      is_cut_off |= end * kBlockSizeBytes > state_.device->info().size_bytes;
+    }
+    if (is_cut_off) ++cut_off_;
     if (auto ok = check_shape(node, extents); !ok) return ok;
     for (const SlotRun run : state_.runs_of(extents))
       if (!state_.slots.claim(run)) return fail(Errc::kCorrupt, "two values own one slot");
@@ -257,6 +279,7 @@ class Recovery {
   LogTail tail_;
   bool fell_back_ = false;
   bool is_cut_ = false;
+  std::uint64_t cut_off_ = 0;  // files with bytes behind the end of the device
 };
 
 // Ends what lies behind here, and begins what goes on. A block that the log was cut before is

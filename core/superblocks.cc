@@ -60,18 +60,24 @@ CopyScan scan_copies(Device& device, std::uint64_t size_bytes) {
 
 }  // namespace
 
-Result<Superblock> read_superblock(Device& device) {
-  if (device.info().size_bytes < kStoreSizeBytesMin)
-    return fail(Errc::kCorrupt, "shorter than any store; was it cut off?", EINVAL);
+Result<Superblock> read_superblock(Device& device, CutOff cut_off) {
+  const bool is_too_short = device.info().size_bytes < kStoreSizeBytesMin;
+  const auto too_short = fail(Errc::kCorrupt, "shorter than any store; was it cut off?", EINVAL);
+  const bool has_copies = device.info().size_bytes >= 2 * kSuperblockAreaBytes;
+  if (is_too_short && (cut_off == CutOff::kRefused || !has_copies)) return too_short;
   CopyScan scan = scan_copies(device, device.info().size_bytes);
   // On a device that has grown the copies at the end are where the end was.
   if (scan.best && scan.best->geometry.size_bytes < device.info().size_bytes)
     scan = scan_copies(device, scan.best->geometry.size_bytes);
   if (scan.any_error && scan.first_error.code == Errc::kInvalid)
     return std::unexpected(scan.first_error);
+  if (!scan.best && is_too_short) return too_short;
   if (!scan.best) return std::unexpected(scan.first_error);
-  if (scan.best->geometry.size_bytes > device.info().size_bytes)
-    return fail(Errc::kCorrupt, "shorter than when it was formatted; was it cut off?", EINVAL);
+  if (cut_off == CutOff::kRefused && scan.best->geometry.size_bytes > device.info().size_bytes)
+    return fail(Errc::kCorrupt,
+                "shorter than when it was formatted: it was cut off; bring it back to its full "
+                "size, or mount it with -o ro",
+                EINVAL);
   return *scan.best;
 }
 

@@ -10,10 +10,12 @@
 
 namespace kvslot {
 
-// The valid copy with the highest sequence.
+// The valid copy with the highest sequence. A device that lost its end is refused, or not: then
+// areas may lie behind where it ends now.
 //   errors   kCorrupt with a step that says what the device holds instead, kInvalid for a newer
-//            format or a device of another size, kIo
-[[nodiscard]] Result<Superblock> read_superblock(Device& device);
+//            format, kIo
+enum class CutOff : std::uint8_t { kRefused, kAllowed };
+[[nodiscard]] Result<Superblock> read_superblock(Device& device, CutOff cut_off = CutOff::kRefused);
 
 // What the next superblock, and a checkpoint that it is the first to name, are numbered: no attempt
 // at one had this number, as long as each that failed has had its own spent on a superblock.

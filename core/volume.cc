@@ -35,7 +35,8 @@ Volume::~Volume() = default;
 
 Result<std::unique_ptr<Volume>> Volume::open(std::unique_ptr<Device> device,
                                              const VolumeOptions& options) {
-  const auto superblock = read_superblock(*device);
+  const auto superblock =
+      read_superblock(*device, options.read_only ? CutOff::kAllowed : CutOff::kRefused);
   if (!superblock) return fail(superblock);
   if (superblock->geometry.logical_block_size_bytes < device->info().logical_block_size_bytes &&
       device->info().logical_block_size_bytes > kBlockSizeBytes)

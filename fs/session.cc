@@ -21,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "fs/cut_off.h"
 #include "fs/filesystem.h"
 #include "fs/fuse_mount.h"
 #include "fs/mount_place.h"
@@ -101,6 +102,7 @@ class MountedSession final : public Session {
   // Opening looks at the device and reads from it, so it may hang as any other call.
   [[nodiscard]] Result<std::unique_ptr<Device>> open_device(const FileDeviceOptions& options) const;
   std::expected<void, Complaint> open_volume(bool shares_device);
+  void tell_if_cut_off() const;
   void start_threads();
   std::expected<void, Complaint> serve(void (*on_ready)(void*), void* context);
   std::expected<void, Complaint> close_store();
@@ -148,8 +150,15 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
       std::make_unique<WatchedDevice>(std::move(*device), WatchOptions{.deadline = deadline()});
   device_ = watched.get();
   auto volume = Volume::open(std::move(watched), volume_options);
-  if (!volume) return std::unexpected(explain(options_.device_path, volume.error()));
+  if (!volume) {
+    const auto cut_off = volume.error().code == Errc::kCorrupt
+                             ? explain_cut_off(options_.device_path)
+                             : std::nullopt;
+    return std::unexpected(cut_off ? fmt::format("{}: {}", options_.device_path, *cut_off)
+                                   : explain(options_.device_path, volume.error()));
+  }
   volume_ = std::move(*volume);
+  tell_if_cut_off();
   volume_->inspector().on_stopped([path = options_.device_path](const FaultRecord& fault) {
     const std::string line = fmt::format(
         "kvslot: {}: {} ({}); unmount it, see to the device, and "
@@ -159,6 +168,14 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
     std::fputs((line + "\n").c_str(), stderr);  // where it cannot be printed, nobody throws
   });
   return {};
+}
+
+// What can be read of it is shown, and who mounts it should know.
+void MountedSession::tell_if_cut_off() const {
+  if (volume_->geometry().size_bytes <= device_->info().size_bytes) return;
+  for (const FaultRecord& fault : volume_->inspector().faults())
+    if (fault.operation == "device")
+      fmt::print(stderr, "kvslot: {}: {}\n", options_.device_path, fault.action);
 }
 
 void MountedSession::start_threads() {

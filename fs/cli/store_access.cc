@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fs/cli/complaint.h"
+#include "fs/cut_off.h"
 
 namespace kvslot::cli {
 
@@ -24,8 +25,10 @@ std::expected<std::unique_ptr<Store>, Complaint> open_store(const std::string& p
   options.volume.read_only = access == Access::kRead;
   options.volume.staging_size_bytes = staging_size_bytes;
   auto store = Store::open(std::move(*device), options);
-  if (!store) return std::unexpected(explain_store(store.error()));
-  return std::move(*store);
+  if (store) return std::move(*store);
+  if (store.error().code == Errc::kCorrupt)
+    if (auto cut_off = explain_cut_off(path)) return std::unexpected(*cut_off);
+  return std::unexpected(explain_store(store.error()));
 }
 
 std::string absolute_path(const std::string& path) {

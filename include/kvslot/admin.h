@@ -29,7 +29,8 @@ struct FormatOptions {
 //            there (a known signature, or bytes in the first or last MiB) unless forced, kIo
 Result<Geometry> format_device(Device& device, const FormatOptions& options);
 
-// What is stored where, from the superblock alone.
+// What is stored where, from the superblock alone. A device that lost its end is smaller than the
+// geometry says.
 struct StoreInfo {
   Geometry geometry;
   std::uint32_t format_version = 0;

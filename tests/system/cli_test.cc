@@ -185,7 +185,7 @@ TEST_F(CliTest, AnImageOfANewerVersionIsRefused) {
 
 TEST_F(CliTest, ATruncatedImageIsRefused) {
   const std::string path = make_store();
-  std::filesystem::resize_file(path, 8 << 20);
+  std::filesystem::resize_file(path, 64 << 10);
   expect_unusable(path);
   std::filesystem::resize_file(path, 0);
   expect_unusable(path);
