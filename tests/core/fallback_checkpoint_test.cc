@@ -145,5 +145,27 @@ TEST_F(FallbackCheckpointTest, ACheckpointBeforeWithoutItsLogIsSaidToBeGone) {
   EXPECT_THAT(errors_of(check(*survivor)), ::testing::IsEmpty());
 }
 
+// From the end of a checkpoint until the log has gone round to where its own begins, which under
+// steady writing is a few blocks before the next checkpoint.
+TEST_F(FallbackCheckpointTest, StandsInUntilHalfOfTheRingIsUsed) {
+  const auto checkpoints = [&] { return stat("checkpoints"); };
+  const auto used_bytes = [&] { return volume_->inspector().journal().used_bytes; };
+  const std::uint64_t half_bytes = volume_->geometry().journal_size_bytes / 2;
+  while (checkpoints() < 2) put("a", 10);
+  const auto is_there = [&] {
+    return text_of(check(*device_->survivor(1, CrashMode::kAll))).find("kept in case") ==
+           std::string::npos;
+  };
+  std::uint64_t lasted_bytes = 0;
+  while (checkpoints() < 3) {
+    const std::uint64_t used = used_bytes();
+    if (used % (16 * kBlockSizeBytes) == 0 || used > half_bytes - 8 * kBlockSizeBytes)
+      if (is_there()) lasted_bytes = used;
+    put("a", 10);
+  }
+  EXPECT_GE(lasted_bytes, half_bytes - 8 * kBlockSizeBytes);
+  EXPECT_TRUE(is_there()) << "the one before the next";
+}
+
 }  // namespace
 }  // namespace kvslot::testing
