@@ -266,6 +266,7 @@ std::expected<void, Complaint> MountedSession::run(void (*on_ready)(void*), void
 } catch (const std::exception&) {  // no thread or no memory is to be had: nothing stays mounted
   (void)finish();
   mount_.reset();
+  (void)detach_dead_mount(place_);  // while there were threads, fusermount3 may have found no room
   throw;
 }
 
