@@ -59,6 +59,11 @@ Filesystem::Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool,
       publisher_(volume, batcher, pool, files_),
       parked_(volume, publisher_, pool) {
   publisher_.on_memory([this] { parked_.wake(); });
+  files_.on_end([this] { parked_.wake(); });  // the slots of a removed one are free now
+}
+
+Filesystem::~Filesystem() {
+  files_.on_end([] {});
 }
 
 bool Filesystem::is_control_name(NodeId parent, std::string_view name) {

@@ -53,6 +53,9 @@ class Filesystem {
   Result<FileStatus> lookup(NodeId parent, std::string_view name);
   Result<FileStatus> make(NodeId parent, std::string_view name, NodeKind kind, std::uint32_t mode,
                           const Caller& caller, std::string_view target = {});
+  ~Filesystem();
+  Filesystem(const Filesystem&) = delete;
+  Filesystem& operator=(const Filesystem&) = delete;
   Result<void> remove(NodeId parent, std::string_view name, RemoveKind kind);
   void rename(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
               RenameMode mode, Done done);

@@ -6,15 +6,24 @@
 
 namespace kvslot {
 
-LiveFile::LiveFile(Volume& file_volume, const NodeInfo& info)
+LiveFile::LiveFile(Volume& file_volume, const NodeInfo& info, const std::function<void()>& end_call)
     : volume(file_volume),
       node(info.node),
+      on_end(end_call),
       content(file_volume, info.node, info.size_bytes, info.allocated_bytes, info.stored),
       is_only_emptied(!info.stored) {
   volume.hold(node);
 }
 
-LiveFile::~LiveFile() { volume.release(node); }
+LiveFile::~LiveFile() {
+  volume.release(node);
+  on_end();
+}
+
+bool is_incomplete(LiveFile& file) {
+  MutexLock lock(file.mutex);
+  return file.missing_at.has_value();
+}
 
 LiveFileRef LiveFiles::find(NodeId node) const {
   const Shard& home = shard(node);
@@ -38,7 +47,7 @@ Result<LiveFileRef> LiveFiles::pin(NodeId node) {
           const int error = info->kind == NodeKind::kDirectory ? EISDIR : ELOOP;
           return fail(Errc::kWrongKind, "open: not a file", error);
         }
-        entry = std::make_shared<LiveFile>(volume_, *info);
+        entry = std::make_shared<LiveFile>(volume_, *info, on_end_);
       }
       file = entry;
     }

@@ -38,13 +38,15 @@ struct CommitWaiter {
 
 // One file. Keeps its node held while it exists.
 struct LiveFile {
-  LiveFile(Volume& file_volume, const NodeInfo& info);
+  // `end_call` is called when it has let go of its node, and outlives it.
+  LiveFile(Volume& file_volume, const NodeInfo& info, const std::function<void()>& end_call);
   ~LiveFile();
   LiveFile(const LiveFile&) = delete;
   LiveFile& operator=(const LiveFile&) = delete;
 
   Volume& volume;
   const NodeId node;
+  const std::function<void()>& on_end;
   Mutex mutex;
   LiveContent content GUARDED_BY(mutex);
   std::uint32_t handles GUARDED_BY(mutex) = 0;  // open
@@ -90,6 +92,9 @@ class LiveFiles {
   [[nodiscard]] LiveFileRef find(NodeId node) const;
   // The entry of a regular file, made if need be, pinned.
   //   errors   kNotFound, kWrongKind
+  // Called whenever nobody uses a file any more, on any thread and perhaps under locks of this
+  // table. Set while nobody calls it.
+  void on_end(std::function<void()> call) { on_end_ = std::move(call); }
   Result<LiveFileRef> pin(NodeId node);
   // Ends a pin, and the entry if nothing needs it any more.
   void unpin(const LiveFileRef& file);
@@ -118,6 +123,7 @@ class LiveFiles {
   std::atomic<std::size_t> stale_count_ = 0;
   Mutex stale_mutex_;
   std::unordered_set<std::uint32_t> stale_ GUARDED_BY(stale_mutex_);
+  std::function<void()> on_end_ = [] {};
 };
 
 // A pin that ends with its scope.

@@ -266,6 +266,26 @@ TEST_F(FullStoreTest, ThereAWriteWaitsForARemovedFileToBeReleased) {
   EXPECT_TRUE(store_.close(std::move(handle)));
 }
 
+// A commit that ends, say: what it wakes may run before it lets go of the file.
+TEST_F(FullStoreTest, ThereAWriteWaitsForWhoeverStillUsesARemovedFile) {
+  const NodeId node = remove_what_fills();
+  Handle open = store_.open(node, {});
+  LiveFileRef used = open->file;
+  store_.fs().forget(node, 1);
+  store_.fs().release(std::move(open));
+  Handle handle = store_.create("new");
+  const std::string text = value_of(9, 2 * kMiB);
+  store_.fs().parked().set_parting_wait(std::chrono::hours(24));
+  const std::uint64_t refused = stat_of(store_.volume(), "no_space");
+  begin_write(handle, 0, text);
+  // Until it was tried again after it was put aside.
+  while (stat_of(store_.volume(), "no_space") < refused + 2) std::this_thread::yield();
+  used.reset();
+  answers_.wait_for(asked_);
+  EXPECT_EQ(answers_.failed, 0U);
+  EXPECT_TRUE(store_.close(std::move(handle)));
+}
+
 TEST_F(FullStoreTest, ThereAWriteDoesNotWaitWhereNothingIsHeld) {
   store_.fs().parked().set_parting_wait(std::chrono::hours(24));
   store_.fs().forget(remove_what_fills(), 1);
