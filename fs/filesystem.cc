@@ -191,15 +191,6 @@ void Filesystem::rename_now(NodeId from, std::string_view from_name, NodeId to,
   settle_file(file, done);
 }
 
-namespace {
-
-bool is_incomplete(LiveFile& file) {
-  MutexLock lock(file.mutex);
-  return file.missing_at.has_value();
-}
-
-}  // namespace
-
 void Filesystem::settle_file(const LiveFileRef& file, Done done) {
   if (!options_.sync || file == nullptr || is_incomplete(*file))
     return settle_names(std::move(done));
@@ -264,6 +255,7 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
     if (auto done = file->content.truncate(size_bytes); !done) return done;
     file->is_only_emptied = false;
     file->missing_at.reset();
+    ++file->resizes;
     has_writer = file->writers > 0;
   }
   note_change(*file, true);

@@ -31,8 +31,13 @@ namespace kvslot {
 struct OpenFile {
   LiveFileRef file;
   bool writes = false;
-  bool syncs = false;             // changes of it are durable before they are answered
-  std::uint64_t errors_seen = 0;  // of LiveFile::error_count; guarded by the file's lock
+  bool syncs = false;  // changes of it are durable before they are answered
+  // Guarded by the file's lock.
+  std::uint64_t errors_seen = 0;  // of LiveFile::error_count
+  // Where a write through this handle did not fit, until one of it does or the file is resized. The
+  // kernel cuts long writes, and then says how much did fit; so close says it again.
+  std::optional<std::uint64_t> missing_at;
+  std::uint64_t resizes_seen = 0;  // of LiveFile::resizes, at that time
 };
 
 struct FilesystemCounters {
@@ -48,14 +53,14 @@ class Filesystem {
   using ReadDone = std::function<void(Result<ReadView> result)>;
 
   Filesystem(Volume& volume, Batcher& batcher, ReaderPool& pool, const MountOptions& options);
+  ~Filesystem();
+  Filesystem(const Filesystem&) = delete;
+  Filesystem& operator=(const Filesystem&) = delete;
 
   // --- Names. A status returned by lookup and the makers carries one hold (see forget).
   Result<FileStatus> lookup(NodeId parent, std::string_view name);
   Result<FileStatus> make(NodeId parent, std::string_view name, NodeKind kind, std::uint32_t mode,
                           const Caller& caller, std::string_view target = {});
-  ~Filesystem();
-  Filesystem(const Filesystem&) = delete;
-  Filesystem& operator=(const Filesystem&) = delete;
   Result<void> remove(NodeId parent, std::string_view name, RemoveKind kind);
   void rename(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
               RenameMode mode, Done done);
@@ -81,8 +86,8 @@ class Filesystem {
   Result<std::unique_ptr<OpenFile>> open(NodeId node, const OpenMode& mode);
   void read(const OpenFile& handle, std::uint64_t offset_bytes, std::size_t size_bytes,
             ReadDone done);
-  void write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
-             const WriteMode& mode, Done done);
+  void write(OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes, const WriteMode& mode,
+             Done done);
   void flush(OpenFile& handle, Done done);
   void fsync(OpenFile& handle, Done done);
   void release(std::unique_ptr<OpenFile> handle);
@@ -139,8 +144,10 @@ class Filesystem {
   Result<void> read_pieces(LiveFile& file, const std::vector<DevicePiece>& pieces, Bytes target);
   Result<ReadView> read_now(const LiveFileRef& file, std::uint64_t offset_bytes,
                             std::size_t size_bytes);
-  Result<void> write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
-                         LiveContent::Memory memory);
+  // `handle`: through which it is written, or null where nobody closes it for that.
+  Result<void> write_now(LiveFile& file, OpenFile* handle, std::uint64_t offset_bytes,
+                         ConstBytes bytes, LiveContent::Memory memory);
+  bool lacks_a_write(const OpenFile& handle);
   Result<void> allocate_now(LiveFile& file, Allocate what, std::uint64_t offset_bytes,
                             std::uint64_t length_bytes, LiveContent::Memory memory);
   Result<std::uint64_t> copy_now(const CopyRange& range, LiveContent::Memory memory);

@@ -251,6 +251,17 @@ Done Filesystem::reporting_to(OpenFile& handle, Done done) {
   };
 }
 
+// Whether its writer may not know that a part of what it wrote is not there.
+bool Filesystem::lacks_a_write(const OpenFile& handle) {
+  LiveFile& file = *handle.file;
+  {
+    MutexLock lock(file.mutex);
+    if (!handle.missing_at || handle.resizes_seen != file.resizes) return false;
+  }
+  const auto info = volume_.stat(file.node);
+  return info && info->linked;
+}
+
 void Filesystem::flush(OpenFile& handle, Done done) {
   ++counters_.flushes;
   note_parting(handle.file->node);  // its release comes later, and nobody waits for that
@@ -260,13 +271,17 @@ void Filesystem::flush(OpenFile& handle, Done done) {
     return done(std::unexpected(*error));
   }
   bool is_only_emptied = false;
-  bool is_incomplete = false;
   {
     MutexLock lock(handle.file->mutex);
     is_only_emptied = handle.file->is_only_emptied;
-    is_incomplete = handle.file->missing_at.has_value();
   }
-  if (is_incomplete) return done(fail(Errc::kNoSpace, "close: the value is not complete", ENOSPC));
+  if (is_incomplete(*handle.file))
+    return done(fail(Errc::kNoSpace, "close: the value is not complete", ENOSPC));
+  if (lacks_a_write(handle)) {
+    done = [done = std::move(done)](Result<void> result) {
+      done(result ? fail(Errc::kNoSpace, "close: a write did not fit", ENOSPC) : std::move(result));
+    };
+  }
   // Shells do so before they write; release commits it. With -o sync a new file is durable then.
   const auto info = volume_.stat(handle.file->node);
   const bool is_new = info && !info->stored;
@@ -293,6 +308,9 @@ void Filesystem::fsync(OpenFile& handle, Done done) {
   if (const auto error = take_error(handle)) {
     try_again(handle.file);
     return done(std::unexpected(*error));
+  }
+  if (is_incomplete(*handle.file)) {  // the old value stays
+    return done(fail(Errc::kNoSpace, "fsync: the value is not complete", ENOSPC));
   }
   publisher_.commit(handle.file, {.until = CommitWaiter::Until::kDurable,
                                   .done = reporting_to(handle, std::move(done))});

@@ -16,20 +16,28 @@ constexpr std::uint64_t kCopyBytesMax = 16 * kMiB;  // of one call; the caller g
 
 }  // namespace
 
-Result<void> Filesystem::write_now(LiveFile& file, std::uint64_t offset_bytes, ConstBytes bytes,
-                                   LiveContent::Memory memory) {
+Result<void> Filesystem::write_now(LiveFile& file, OpenFile* handle, std::uint64_t offset_bytes,
+                                   ConstBytes bytes, LiveContent::Memory memory) {
   MutexLock lock(file.mutex);
   if (memory == LiveContent::Memory::kPoolOnly && Publisher::is_commit_starved(file)) {
     return fail(Errc::kBusy, "write: a commit comes first");
   }
   if (auto done = file.content.write(offset_bytes, bytes, memory); !done) {
-    if (done.error().code == Errc::kNoSpace && file.is_rewrite) file.missing_at = offset_bytes;
+    if (done.error().code != Errc::kNoSpace) return done;
+    if (file.is_rewrite) file.missing_at = offset_bytes;
+    if (handle != nullptr && (!handle->missing_at || handle->resizes_seen != file.resizes)) {
+      handle->missing_at = offset_bytes;
+      handle->resizes_seen = file.resizes;
+    }
     return done;
   }
-  if (file.missing_at && offset_bytes <= *file.missing_at &&
-      offset_bytes + bytes.size() > *file.missing_at) {
-    file.missing_at.reset();
-  }
+  const auto make_good = [&](std::optional<std::uint64_t>& missing_at) {
+    const bool is_written =
+        missing_at && offset_bytes <= *missing_at && offset_bytes + bytes.size() > *missing_at;
+    if (is_written) missing_at.reset();
+  };
+  make_good(file.missing_at);
+  if (handle != nullptr) make_good(handle->missing_at);
   file.is_only_emptied = false;
   file.written_at = wall_clock_ns();
   return {};
@@ -53,12 +61,13 @@ void Filesystem::park(const LiveFileRef& file, bool syncs, ParkedWrite write, Do
   parked_.park(std::move(write));
 }
 
-void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
+void Filesystem::write(OpenFile& handle, std::uint64_t offset_bytes, ConstBytes bytes,
                        const WriteMode& mode, Done done) {
   ++counters_.writes;
   if (mode.clears_privileges) drop_privileges(*handle.file);
   const std::uint64_t patience = publisher_.flights();
-  auto written = write_now(*handle.file, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
+  auto written =
+      write_now(*handle.file, &handle, offset_bytes, bytes, LiveContent::Memory::kPoolOnly);
   if (!parked_.is_worth_waiting(written, patience)) {
     return finish_write(handle.file, mode.syncs, std::move(written), std::move(done));
   }
@@ -68,14 +77,14 @@ void Filesystem::write(const OpenFile& handle, std::uint64_t offset_bytes, Const
     kept = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     bytes = *kept;
   }
-  ParkedWrite write{
-      .attempt =
-          [this, file = handle.file, offset_bytes, bytes, kept](LiveContent::Memory memory) {
-            return write_now(*file, offset_bytes, bytes, memory);
-          },
-      .finish = {},
-      .kept_bytes = kept ? bytes.size() : 0,
-      .patience = patience};
+  ParkedWrite write{.attempt =
+                        [this, file = handle.file, &handle, offset_bytes, bytes,
+                         kept](LiveContent::Memory memory) {
+                          return write_now(*file, &handle, offset_bytes, bytes, memory);
+                        },
+                    .finish = {},
+                    .kept_bytes = kept ? bytes.size() : 0,
+                    .patience = patience};
   park(handle.file, mode.syncs, std::move(write), std::move(done));
 }
 
@@ -123,7 +132,7 @@ Result<std::uint64_t> Filesystem::copy_now(const CopyRange& range, LiveContent::
   if (view->size_bytes == 0) return 0;
   std::vector<std::byte> chunk(view->size_bytes);
   copy_view(*view, chunk);
-  if (auto written = write_now(*range.to, range.to_offset, chunk, memory); !written) {
+  if (auto written = write_now(*range.to, nullptr, range.to_offset, chunk, memory); !written) {
     return fail(written);
   }
   return chunk.size();

@@ -68,6 +68,7 @@ struct LiveFile {
   // new one did not fit, the old one comes back at the last close, unless that write is made good.
   bool is_rewrite GUARDED_BY(mutex) = false;
   std::optional<std::uint64_t> missing_at GUARDED_BY(mutex);
+  std::uint64_t resizes GUARDED_BY(mutex) = 0;
   bool is_abandoned GUARDED_BY(mutex) = false;         // reverts once the change in flight is back
   bool has_replaced GUARDED_BY(mutex) = false;         // took a name that another file had
   bool has_lost_privileges GUARDED_BY(mutex) = false;  // suid and sgid were cleared by a write
@@ -83,18 +84,21 @@ struct LiveFile {
 
 using LiveFileRef = std::shared_ptr<LiveFile>;
 
+// Whether it is a rewrite of which a part did not fit.
+[[nodiscard]] bool is_incomplete(LiveFile& file);
+
 // Threads: thread-safe. A file's lock is never taken under the table's.
 class LiveFiles {
  public:
   explicit LiveFiles(Volume& volume) : volume_(volume) {}
 
+  // Called whenever nobody uses a file any more, on any thread and perhaps under locks of this
+  // table. Set while nobody calls it.
+  void on_end(std::function<void()> call) { on_end_ = std::move(call); }
   // The entry of a node, or null: then the volume says all there is to say.
   [[nodiscard]] LiveFileRef find(NodeId node) const;
   // The entry of a regular file, made if need be, pinned.
   //   errors   kNotFound, kWrongKind
-  // Called whenever nobody uses a file any more, on any thread and perhaps under locks of this
-  // table. Set while nobody calls it.
-  void on_end(std::function<void()> call) { on_end_ = std::move(call); }
   Result<LiveFileRef> pin(NodeId node);
   // Ends a pin, and the entry if nothing needs it any more.
   void unpin(const LiveFileRef& file);
@@ -119,11 +123,11 @@ class LiveFiles {
   }
 
   Volume& volume_;
+  std::function<void()> on_end_ = [] {};
   std::array<Shard, kShards> shards_;
   std::atomic<std::size_t> stale_count_ = 0;
   Mutex stale_mutex_;
   std::unordered_set<std::uint32_t> stale_ GUARDED_BY(stale_mutex_);
-  std::function<void()> on_end_ = [] {};
 };
 
 // A pin that ends with its scope.

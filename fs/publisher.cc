@@ -373,12 +373,7 @@ void Publisher::sync_all(Done done) {
         [state, first](Result<void> flushed) { state->done(first ? std::move(flushed) : first); });
   };
   for (const LiveFileRef& file : files) {
-    bool is_incomplete = false;
-    {
-      MutexLock lock(file->mutex);
-      is_incomplete = file->missing_at.has_value();
-    }
-    if (is_incomplete)
+    if (is_incomplete(*file))
       finish_one({});  // the old value is the one to keep
     else
       commit(file, {.until = Until::kWritten, .done = finish_one});

@@ -253,11 +253,43 @@ TEST_F(FilesystemTest, ARewriteThatDidNotFitCanBeMadeGood) {
   const Handle big = fill_up(store_);
   Handle handle = store_.open("f", {.writes = true, .truncates = true});
   EXPECT_EQ(errno_of(store_.write(handle, 0, filler)), ENOSPC);
+  EXPECT_EQ(errno_of(store_.fsync(handle)), ENOSPC);
   EXPECT_EQ(errno_of(store_.flush(handle)), ENOSPC);
   ASSERT_TRUE(store_.truncate(big->file->node, 0));
   EXPECT_TRUE(store_.write(handle, 0, filler));
   EXPECT_TRUE(store_.close(std::move(handle)));
   EXPECT_EQ(store_.content("f"), filler);
+}
+
+TEST_F(FilesystemTest, ACloseSaysThatAWriteDidNotFit) {
+  const std::string filler(kMiB, 'x');
+  const Handle big = fill_up(store_);
+  Handle handle = store_.create("new");
+  EXPECT_EQ(errno_of(store_.write(handle, 0, filler)), ENOSPC);
+  EXPECT_TRUE(store_.fsync(handle)) << "what there is of it is durable";
+  EXPECT_EQ(errno_of(store_.flush(handle)), ENOSPC);
+  ASSERT_TRUE(store_.truncate(handle->file->node, 0));
+  EXPECT_TRUE(store_.flush(handle)) << "the writer knows of it";
+  EXPECT_EQ(errno_of(store_.write(handle, 0, filler)), ENOSPC);
+  ASSERT_TRUE(store_.truncate(big->file->node, 0));
+  EXPECT_TRUE(store_.write(handle, 0, filler));
+  EXPECT_TRUE(store_.close(std::move(handle)));
+  EXPECT_EQ(store_.content("new"), filler);
+}
+
+TEST_F(FilesystemTest, ACloseSaysOfItsOwnWritesOnlyThatTheyDidNotFit) {
+  put("f", "old");
+  const Handle big = fill_up(store_);
+  Handle handle = store_.open("f");
+  Handle other = store_.open("f");
+  EXPECT_EQ(errno_of(store_.write(handle, 3, std::string(kMiB, 'x'))), ENOSPC);
+  EXPECT_TRUE(store_.close(std::move(other)));
+  EXPECT_EQ(errno_of(store_.close(std::move(handle))), ENOSPC);
+  EXPECT_EQ(store_.content("f"), "old");
+  Handle removed = store_.create("removed");
+  EXPECT_EQ(errno_of(store_.write(removed, 0, std::string(kMiB, 'x'))), ENOSPC);
+  EXPECT_TRUE(store_.unlink("removed"));
+  EXPECT_TRUE(store_.close(std::move(removed)));
 }
 
 TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {
