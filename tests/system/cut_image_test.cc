@@ -8,6 +8,7 @@
 
 #include "tests/support/command.h"
 #include "tests/support/mount_guard.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tree_content.h"
 
@@ -17,8 +18,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(CutImage, IsReadAndIsNotWrittenToAndSaysHowMuchIsMissing) {
-  if (const std::string reason = why_no_mount(); !reason.empty()) GTEST_SKIP() << reason;
+using CutImage = MountTest;
+
+TEST_F(CutImage, IsReadAndIsNotWrittenToAndSaysHowMuchIsMissing) {
   const TempDir directory;
   const std::string image = directory.path("image");
   expect_ok(run_kvslot({"format", image, "--size", "16M"}));
