@@ -22,7 +22,7 @@ struct WantedExtent {
   std::uint32_t size_bytes = 0;
   std::uint64_t at_bytes = 0;  // within the answer
   std::byte* data = nullptr;   // of the whole extent, once its buffer exists
-  int lost_error = 0;          // set: the device is lost, and may still use the buffer
+  int error = 0;               // of the transfer; a device that is lost may still use the buffer
   [[nodiscard]] std::uint32_t padded_bytes() const {
     return static_cast<std::uint32_t>(round_up(extent.size_bytes, kBlockSizeBytes));
   }
@@ -148,10 +148,9 @@ class ContentReader {
                           .error = 0});
     }
     if (!requests.empty()) state_.run(requests);
+    // What failed is read again extent by extent, in verify().
     for (std::size_t i = 0; i < requests.size(); ++i)
-      if (is_device_lost(requests[i].error))
-        for (WantedExtent* wanted : transfers_[i].extents) wanted->lost_error = requests[i].error;
-    // What failed otherwise is read again extent by extent, in verify().
+      for (WantedExtent* wanted : transfers_[i].extents) wanted->error = requests[i].error;
   }
 
   void assemble(WantedView& view) {
@@ -169,11 +168,12 @@ class ContentReader {
                            {wanted.data, wanted.extent.size_bytes}) == wanted.extent.checksum;
   }
 
-  // Bytes that do not match are read once more, in case the fault was on the way.
+  // Bytes that do not match are read once more, in case the fault was on the way. Where the read
+  // failed, the memory is as it was before, and may hold the value from an earlier read.
   // A device that is lost stopped the store and said so; its readers are counted.
   bool verify(WantedView& view, const WantedExtent& wanted) {
-    if (wanted.lost_error != 0) return give_up(view);
-    if (matches(wanted)) return true;
+    if (is_device_lost(wanted.error)) return give_up(view);
+    if (wanted.error == 0 && matches(wanted)) return true;
     state_.counters.rereads.fetch_add(1, std::memory_order_relaxed);
     const iovec segment{wanted.data, wanted.padded_bytes()};
     IoRequest request{.op = IoOp::kRead,

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -85,6 +86,22 @@ TEST_F(ContentsTest, ADeviceThatFailsEveryReadIsAnErrorForThatKeyAlone) {
   const auto values = harness_.store().get_many(keys);
   EXPECT_EQ(values[0].error().code, Errc::kIo);
   EXPECT_EQ(values[1], value_of(2, 5000));
+}
+
+// Memory of the pool may hold what the same value gave before; that it matches says nothing of the
+// device.
+TEST_F(ContentsTest, AReadThatFailsIsAnErrorAlsoWhereItsMemoryHoldsTheValue) {
+  const std::shared_ptr<SimulatedDevice> device = make_device(16 * kMiB);
+  const auto opened = Volume::open(std::make_unique<BorrowedDevice>(device),
+                                   {.staging_size_bytes = 4 * kMiB, .seed = 1});
+  ASSERT_TRUE(opened);
+  Volume& with_pool = **opened;
+  ASSERT_TRUE(put_key(with_pool, "a", value_of(1, 5000)));
+  ASSERT_EQ(read_key(with_pool, "a"), value_of(1, 5000));
+  device->add_fault({.kind = OperationKind::kRead});
+  const auto value = read_key(with_pool, "a");
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().code, Errc::kIo);
 }
 
 TEST_F(ContentsTest, AnyRangeOfALargeValueReadsExactly) {

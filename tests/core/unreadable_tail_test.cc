@@ -81,6 +81,9 @@ TEST_F(UnreadableTail, ANoteThatItWasDurableMakesItDamageOfThisValueAlone) {
   volume_->record_durable();
   ASSERT_NO_FATAL_FAILURE(open(left_without("", "unreadable")));
   EXPECT_THAT(keys(), ElementsAre("a", "unreadable"));
+  const auto value = read_key(*volume_, "unreadable");
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().code, Errc::kIo);
   put_durably("b");
   ASSERT_NO_FATAL_FAILURE(crash());
   expect_value("a");
