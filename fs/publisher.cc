@@ -37,7 +37,8 @@ bool Publisher::is_linked(NodeId node) const {
 
 // ---- Asking for a commit
 
-void Publisher::commit(const LiveFileRef& file, CommitWaiter waiter) {
+// NOLINTNEXTLINE(performance-unnecessary-value-param): see the header
+void Publisher::commit(LiveFileRef file, CommitWaiter waiter) {
   {
     MutexLock lock(file->mutex);
     if (file->content.needs_commit()) {

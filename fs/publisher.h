@@ -31,7 +31,8 @@ class Publisher {
 
   // Commits what the file holds now. The waiter's `done` is called from another thread or, where
   // there is nothing to wait for, from this one.
-  void commit(const LiveFileRef& file, CommitWaiter waiter);
+  //   owns     keeps the file: the handle that names it may be released as soon as `done` is called
+  void commit(LiveFileRef file, CommitWaiter waiter);
   // The same without anybody waiting; what goes wrong is kept for the next flush or fsync.
   void commit(const LiveFileRef& file);
 

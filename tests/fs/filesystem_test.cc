@@ -308,6 +308,20 @@ TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {
 
 // ---- Names
 
+// The kernel's RELEASE may come while the answer to the FLUSH is still being given.
+TEST_F(FilesystemTest, AHandleMayBeReleasedAsSoonAsItsFlushIsAnswered) {
+  Handle handle = store_.create("f");
+  EXPECT_TRUE(store_.write(handle, 0, "text"));
+  EXPECT_TRUE(store_.unlink("f"));
+  OpenFile& flushed = *handle;
+  Result<void> answer = fail(Errc::kIo, "not answered");
+  store_.fs().flush(flushed, [&](const Result<void>& result) {
+    answer = result;
+    store_.fs().release(std::move(handle));
+  });
+  EXPECT_TRUE(answer);
+}
+
 TEST_F(FilesystemTest, AnUnlinkedFileGoesOnForWhoeverHasItOpenAndIsNeverStored) {
   const std::uint64_t before = store_.free_blocks();
   Handle handle = store_.create("f");
