@@ -56,6 +56,10 @@ round() {
     KVSLOT_INTERLEAVING_ROUNDS="$(share 1500)"
   run "closing under load" kvslot_core_tests 'ClosingSchedules.*' KVSLOT_CLOSING_ROUNDS="$(share 1000)"
   run "kills" kvslot_system_tests '*/Kill.*' KVSLOT_KILL_ROUNDS="$(share 250)" KVSLOT_KILL_SEED="$seed"
+  run "system calls" kvslot_system_tests '*ExercisedFiles*' KVSLOT_FILES_STEPS="$(share 200000)" \
+    KVSLOT_FILES_SEED="$seed"
+  run "names" kvslot_system_tests '*ExercisedTrees*' KVSLOT_TREES_STEPS="$(share 100000)" \
+    KVSLOT_TREES_SEED="$seed"
   run "answers over io_uring" kvslot_system_tests 'Transport.*' KVSLOT_TRANSPORT_ROUNDS="$(share 3000)"
   run "salvage" kvslot_core_tests 'SalvageDevice.Damage*' KVSLOT_SALVAGE_SEEDS="$(share 1000)" \
     KVSLOT_SALVAGE_SEED="$seed"

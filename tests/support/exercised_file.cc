@@ -217,7 +217,8 @@ void ExercisedFile::write_mapped() {
   const std::string bytes = pick_bytes(range.size);
   std::copy(bytes.begin(), bytes.end(), mapping.data() + range.offset);
   if (pick(2) == 0) {
-    EXPECT_EQ(::msync(mapping.data(), model_.size(), MS_SYNC), 0) << history();
+    EXPECT_EQ(::msync(mapping.data(), model_.size(), MS_SYNC), 0)
+        << std::strerror(errno) << history();
   }
   put(range.offset, bytes);
 }
@@ -352,7 +353,7 @@ void ExercisedFile::synchronise() {
 
 void ExercisedFile::forget_pages() {
   note("pages forgotten");
-  EXPECT_EQ(::fdatasync(fd_), 0) << history();
+  EXPECT_EQ(::fdatasync(fd_), 0) << std::strerror(errno) << history();
   EXPECT_EQ(::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED), 0);
 }
 

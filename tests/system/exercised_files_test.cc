@@ -10,8 +10,8 @@
 
 #include "tests/support/environment.h"
 #include "tests/support/exercised_file.h"
+#include "tests/support/mount_test.h"
 #include "tests/support/mounted_store.h"
-#include "tests/support/uring_transport.h"
 
 namespace kvslot {
 namespace {
@@ -22,18 +22,10 @@ using testing::number_from;
 
 constexpr std::size_t kFiles = 4;
 
-class ExercisedFiles : public ::testing::TestWithParam<const char*> {
+class ExercisedFiles : public testing::TransportTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_no_mount(); !why.empty()) GTEST_SKIP() << why;
-    if (GetParam() != std::string("uring")) return;
-    if (const std::string why = testing::why_no_uring_transport(); !why.empty()) {
-      GTEST_SKIP() << why;
-    }
-  }
-
   // Little staging memory: what is dirty has to leave early.
-  static std::string options() { return std::string("staging=8M,transport=") + GetParam(); }
+  static std::string options() { return "staging=8M," + transport(); }
   static std::uint64_t seed() { return number_from("KVSLOT_FILES_SEED", 1); }
   static std::uint64_t steps() { return number_from("KVSLOT_FILES_STEPS", 1200); }
 
@@ -81,8 +73,8 @@ TEST_P(ExercisedFiles, SeveralFilesAreWhatTheirModelsAre) {
   store.expect_sound();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ExercisedFiles, ::testing::Values("dev", "uring"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, ExercisedFiles, testing::kTransports,
+                         testing::name_of_transport);
 
 }  // namespace
 }  // namespace kvslot
