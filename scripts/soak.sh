@@ -65,6 +65,7 @@ round() {
     KVSLOT_SALVAGE_SEED="$seed"
   run "resources" kvslot_system_tests 'Resources*' KVSLOT_RESOURCES_OPENS="$(share 100000)" \
     KVSLOT_RESOURCES_CREATES="$(share 1000000)" KVSLOT_RESOURCES_LIVES="$(share 100)"
+  run "tools" kvslot_system_tests '*Tools*' KVSLOT_TOOL_ROUNDS="$(share 200)" KVSLOT_TOOL_SEED="$seed"
   fuzz
   run "cuts" kvslot_core_tests 'Cuts.*:TornTail.*' KVSLOT_CUTS=1
   # Everything, or another sample each time.

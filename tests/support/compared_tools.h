@@ -18,8 +18,10 @@
 
 namespace kvslot::testing {
 
-// The parameter is the transport. One store serves all cases of a test, so that they are quick.
-// $KVSLOT_TOOL_CASE names one case to run alone, and shows what came of it.
+// The parameter is the transport. One store serves all cases of a test, so that they are quick. The
+// short form runs every second case over one transport and the rest over the other; the long one,
+// with $KVSLOT_TOOL_ROUNDS, all of them over both. $KVSLOT_TOOL_CASE names one case to run alone,
+// and shows what came of it.
 class ComparedTools : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -39,8 +41,9 @@ class ComparedTools : public ::testing::TestWithParam<const char*> {
     const char* const only = std::getenv("KVSLOT_TOOL_CASE");
     std::vector<Ran> ran;
     std::string skipped;
-    for (const ToolCase& tools : cases) {
-      if (only != nullptr && tools.name != only) continue;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const ToolCase& tools = cases[i];
+      if (only != nullptr ? tools.name != only : !is_my_turn(i)) continue;
       if (const std::string tool = missing_tool(tools); !tool.empty()) {
         skipped += tools.name + ": no " + tool + "\n";
         continue;
@@ -60,6 +63,13 @@ class ComparedTools : public ::testing::TestWithParam<const char*> {
   }
 
   [[nodiscard]] MountedStore& store() { return *store_; }
+  [[nodiscard]] const std::string& ext4_root() const { return ext4_->root(); }
+  [[nodiscard]] ToolPlace place_on_store(const std::string& name) const {
+    return place_in(store_->root(), "store", name);
+  }
+  [[nodiscard]] ToolPlace place_on_ext4(const std::string& name) const {
+    return place_in(ext4_->root(), "ext4", name);
+  }
 
   static constexpr const char* kProgramsFolder = KVSLOT_SOURCE_DIR "/tests/system/tools";
 
@@ -70,15 +80,23 @@ class ComparedTools : public ::testing::TestWithParam<const char*> {
     std::string outcome;
   };
 
+  [[nodiscard]] ToolPlace place_in(const std::string& root, const std::string& kind,
+                                   const std::string& name) const {
+    return {.directory = root + "/" + name,
+            .outside = outside_.path(name + "." + kind),
+            .on_ext4 = ext4_->root() + "/beside_" + kind + "/" + name,
+            .programs = kProgramsFolder};
+  }
+
+  static bool is_my_turn(std::size_t index) {
+    if (std::getenv("KVSLOT_TOOL_ROUNDS") != nullptr || !why_no_uring_transport().empty())
+      return true;
+    return (index % 2 == 0) == (std::string(GetParam()) == "uring");
+  }
+
   Ran compare_one(const ToolCase& tools) {
-    const ToolPlace on_store{.directory = store_->path(tools.name),
-                             .outside = outside_.path(tools.name + ".store"),
-                             .on_ext4 = ext4_->root() + "/beside_store/" + tools.name,
-                             .programs = kProgramsFolder};
-    const ToolPlace on_ext4{.directory = ext4_->root() + "/" + tools.name,
-                            .outside = outside_.path(tools.name + ".ext4"),
-                            .on_ext4 = ext4_->root() + "/beside_ext4/" + tools.name,
-                            .programs = kProgramsFolder};
+    const ToolPlace on_store = place_on_store(tools.name);
+    const ToolPlace on_ext4 = place_on_ext4(tools.name);
     std::string reference;
     std::jthread there([&] { reference = outcome_of(tools, on_ext4); });
     Ran ran{.place = on_store, .outcome = outcome_of(tools, on_store)};

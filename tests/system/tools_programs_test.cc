@@ -144,6 +144,14 @@ echo y >d/x; rm gone; mv e e2 2>&1; mkdir new; mv d/x new/x; rm -r d; mkdir d; l
 cp -a f f2; chmod 600 l; truncate -s 5 f2; mv f2 d/; find . | sort; cd ..; umount m
 ls low 2>/dev/null; cd - >/dev/null 2>&1; ls -l $E/up | wc -l
 )sh"},
+    {"an_upper_layer_of_an_overlay_is_refused",
+     "mount umount",
+     R"sh(
+mkdir low up work $T/m
+mount -t overlay overlay -o lowerdir=$PWD/low,upperdir=$PWD/up,workdir=$PWD/work $T/m 2>/dev/null
+echo "mount: exit $?"; umount $T/m 2>/dev/null; rm -rf work up
+)sh",
+     {{"mount: exit 0", "mount: exit 32"}}},
     {"a_mount_below_it", "mount umount", R"sh(
 mkdir a b c; echo x >a/f; try mount --bind a b; cat b/f; try rmdir b; try mv b d; try mv a/f b/g
 mv b/g .; mount --bind c c; echo y >c/h; try mv c/h .; umount c; umount b; ls a b c; try mv b c

@@ -1,4 +1,5 @@
-"""The errno of every call on every kind of path, with and without a slash at the end."""
+"""The errno of every call on every kind of path, with and without a slash at the end. With the
+argument `keep` on the tree that is there, which it leaves."""
 from common import *
 
 import shutil
@@ -53,11 +54,12 @@ def make():
         os.symlink(target, "work/" + name)
 
 
+keeps = sys.argv[1:] == ["keep"]
 here = os.getcwd()
 for name, call in CALLS.items():
     did_something = True
     for path in PATHS:
-        if did_something:
+        if did_something and not keeps:
             make()
         os.chdir("work")
         result = said(call, path)
@@ -71,4 +73,5 @@ for name, call in CALLS.items():
             result = "opened"
         os.chdir(here)
         print(name, path.replace(LONG, "LONG") or "''", result)
-shutil.rmtree("work")
+if not keeps:
+    shutil.rmtree("work")

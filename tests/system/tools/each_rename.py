@@ -5,7 +5,7 @@ import shutil
 
 LONG = "n" * 256
 PATHS = """file file/ other dir empty empty/ full full/sub full/f full/sub/below/new none none/
-    none/x file/x link dangling dirlink dirlink/ . dir/..""".split()
+    file/x link dangling dirlink . dir/..""".split()
 PATHS += ["", LONG]
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 UNKNOWN = 8

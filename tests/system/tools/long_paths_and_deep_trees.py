@@ -3,7 +3,7 @@ from common import *
 
 d = os.open(".", os.O_RDONLY)
 n = "n" * 250
-for i in range(30):
+for i in range(20):
     os.mkdir(n, dir_fd=d)
     d = os.open(n, os.O_RDONLY, dir_fd=d)
 os.close(os.open("leaf", os.O_CREAT, dir_fd=d))
