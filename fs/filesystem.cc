@@ -257,6 +257,9 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
     file->missing_at.reset();
     ++file->resizes;
     has_writer = file->writers > 0;
+    // Whoever empties an open file goes on to write it, as after O_TRUNC.
+    if (size_bytes == 0 && has_writer && file->content.stored_size_bytes() > 0)
+      file->is_rewrite = true;
   }
   note_change(*file, true);
   if (clears_privileges) drop_privileges(*file);

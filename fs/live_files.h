@@ -64,8 +64,9 @@ struct LiveFile {
 
   // Created or emptied by an open, and nothing written since: not worth a commit at flush.
   bool is_only_emptied GUARDED_BY(mutex);
-  // An open with O_TRUNC hid a stored value that no commit has replaced yet. Where a write of the
-  // new one did not fit, the old one comes back at the last close, unless that write is made good.
+  // O_TRUNC, or ftruncate to nothing, hid a stored value that no commit has replaced yet. Where a
+  // write of the new one did not fit, the old one comes back at the last close, unless that write
+  // is made good.
   bool is_rewrite GUARDED_BY(mutex) = false;
   std::optional<std::uint64_t> missing_at GUARDED_BY(mutex);
   std::uint64_t resizes GUARDED_BY(mutex) = 0;

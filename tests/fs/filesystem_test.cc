@@ -292,6 +292,16 @@ TEST_F(FilesystemTest, ACloseSaysOfItsOwnWritesOnlyThatTheyDidNotFit) {
   EXPECT_TRUE(store_.close(std::move(removed)));
 }
 
+TEST_F(FilesystemTest, ARewriteThatBeganWithFtruncateAndDidNotFitKeepsTheOldValue) {
+  const NodeId node = put("f", "old");
+  const Handle big = fill_up(store_);
+  Handle handle = store_.open("f", {.writes = true});
+  ASSERT_TRUE(store_.truncate(node, 0));
+  EXPECT_EQ(errno_of(store_.write(handle, 0, std::string(kMiB, 'x'))), ENOSPC);
+  EXPECT_EQ(errno_of(store_.close(std::move(handle))), ENOSPC);
+  EXPECT_EQ(store_.content("f"), "old");
+}
+
 TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {
   const std::string filler(kMiB, 'x');
   put("f", "old");

@@ -1,6 +1,7 @@
 // Copying, moving, archiving and editing files on a store comes to the same as on ext4.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "tests/support/compared_tools.h"
@@ -228,6 +229,25 @@ cp big b; dd of=b oflag=nocache conv=notrunc,fdatasync count=0 status=none; cmp 
 class CopyingTools : public ComparedTools {};
 
 TEST_P(CopyingTools, DoAsOnExt4) { compare(kCopies); }
+
+// Each in its own way: O_TRUNC, ftruncate, a temporary file. Those that remove the old file first,
+// such as install, lose it on every file system.
+TEST_P(CopyingTools, KeepTheOldValueWhereTheNewOneDoesNotFit) {
+  MountedStore small("24M", std::string("transport=") + GetParam());
+  EXPECT_EQ(small.shell(R"sh(
+export T; cd "$M"; seq 300000 >"$T/old"; seq 300000 -1 1 >"$T/new"; cp "$T/old" f; sync .
+head -c 64M /dev/zero >filler 2>/dev/null; sync .
+for tool in 'sort -rn -o f f' 'cp "$T/new" f' 'cat "$T/new" >f' 'sed -i s/1/2/ f' \
+    'dd if="$T/new" of=f' 'rsync -I "$T/new" f' 'gzip -1 f' 'tac "$T/old" | tee f >"$T/out"'; do
+  sh -c "$tool" >/dev/null 2>"$T/says" && echo "fits: $tool"
+  grep -q 'No space left' "$T/says" || { echo "says: $tool"; cat "$T/says"; }
+  cmp f "$T/old" || { echo "after: $tool"; break; }
+done
+rm -f filler; ls -A; sort -rn -o f f && cmp f "$T/new"
+)sh"),
+            "f\n");
+  small.expect_sound();
+}
 
 INSTANTIATE_TEST_SUITE_P(OnBothTransports, CopyingTools, ::testing::Values("dev", "uring"),
                          [](const auto& test) { return std::string(test.param); });
