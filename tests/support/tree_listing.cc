@@ -143,7 +143,7 @@ class Lister {
     return text;
   }
 
-  static constexpr long kRunSecondsMax = 3600;
+  static constexpr long kRunSecondsMax = 4 * 3600;
   long now_seconds_;
   std::string text_;
 };

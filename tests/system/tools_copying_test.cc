@@ -21,7 +21,8 @@ cp -p s/a p; cp -r s r; cp -L s/link followed; cp -P s/link kept; cp -RH s h; fi
     sort
 )sh"},
     {"cp_over_what_is_there", "cp", R"sh(
-echo short >s; bytes 1 300000 >long; cp long f; cp s f; cat f; cp -u long s; cp -n s long
+echo short >s; bytes 1 300000 >long; cp long f; cp s f; cat f; touch -d @1 s; cp -u long s
+cp -n s long
 cp --backup=numbered s f
 chmod 400 s; try cp f s; try cp -f long s; try cp --remove-destination f s
 try cp --attributes-only long a
@@ -92,16 +93,17 @@ cp -r $T/s to; copied 'rsync --link-dest' rsync -a --link-dest=$PWD/to/s $T/s to
       {"rsync -aH: exit 0, 2 files", "rsync -aH: exit 23, 1 files"}}},
     {"rsync_twice", "rsync setfattr", R"sh(
 mkdir -p $T/s/sub; bytes 1 150000 >$T/s/a; echo b >$T/s/sub/b; ln -s a $T/s/l; chmod 600 $T/s/sub/b
-touch -d @1000000000.5 $T/s/a
-setfattr -n user.x -v y $T/s/a; rsync -aX $T/s/ d; rsync -aXi $T/s/ d; touch $T/s/a
-echo b2 >$T/s/sub/b; rsync -aXi $T/s/ d
-rm $T/s/l; rsync -ai --delete $T/s/ d; rsync -ai d/ d2; rsync -ain --checksum d/ d2
+touch -d @1000000000.5 $T/s/a; touch -d @1000000001 $T/s $T/s/sub
+setfattr -n user.x -v y $T/s/a; rsync -aX $T/s/ d; rsync -aXi $T/s/ d; touch -d @1000000002 $T/s/a
+echo b2 >$T/s/sub/b; touch -d @1000000003 $T/s/sub/b; rsync -aXi $T/s/ d
+rm $T/s/l; touch -d @1000000004 $T/s; rsync -ai --delete $T/s/ d
+rsync -ai d/ d2; rsync -ain --checksum d/ d2
 rsync -a d2/ $T/back; rsync -ain $T/s/ $T/back
 rsync -a --link-dest=$PWD/d $T/s/ d3; diff -r d d3; rm -r d3
 try rsync -a --fake-super --chown=1:1 $T/s/ fake
 )sh"},
     {"rsync_in_place", "rsync cmp dd", R"sh(
-bytes 1 400000 >$T/f; rsync --inplace $T/f f; printf changed |
+bytes 1 400000 >$T/f; rsync() { command rsync -I "$@"; }; rsync --inplace $T/f f; printf changed |
     dd of=$T/f bs=1 seek=123456 conv=notrunc status=none
 rsync --inplace --no-W $T/f f; cmp $T/f f; bytes 2 1000 >>$T/f; rsync --append $T/f f; cmp $T/f f
 bytes 3 1000 >>$T/f
@@ -121,7 +123,8 @@ try tar --xattrs --xattrs-include='*' -C o -xpf t.tar; diff -r --no-dereference 
 tar tf t.tar | sort
 try tar --same-owner --overwrite -C o -xpf t.tar; try tar -C o --unlink-first -xf t.tar
 try tar -C o -k -xf t.tar 2>/dev/null; echo new >s/d/n; tar -rf t.tar s/d/n
-tar tf t.tar | tail -n 1; tar -czf t.tgz s; mkdir o2; try tar -C o2 -xzf t.tgz; echo newer >s/d/n
+tar tf t.tar | tail -n 1; tar -czf t.tgz s; mkdir o2; try tar -C o2 -xzf t.tgz
+echo newer >s/d/n; touch -d 2100-01-01 s/d/n
 try tar -uf t.tar s/d/n; tar df t.tar; find o -newer s/a -name x; rm t.tar t.tgz
 try tar --remove-files -cf r.tar o2/s/d; ls o2/s; rm r.tar
 )sh"},

@@ -246,8 +246,9 @@ ln -s file link; ln -s dir dirlink; ln -s none dangling; ln -s loop loop
   for (const ToolPlace& place : places) {
     outcomes.push_back(outcome_of({.name = "refused", .tools = "", .script = R"sh(
 program each_call_on_each_kind keep; cd work
-for command in 'mv file new' 'mv file full' 'mv dir file' 'mv -T dir full' 'ln file new' 'touch file' \
-    'chown 0 file' 'truncate -s 1 file' 'sync file' 'dd of=file conv=notrunc' 'mkfifo pipe'; do
+for command in 'mv file new' 'mv file full' 'mv dir file' 'mv -T dir full' 'ln file new' \
+    'touch file' 'chown 0 file' 'truncate -s 1 file' 'sync file' \
+    'dd of=file conv=notrunc' 'mkfifo pipe'; do
   tried $command </dev/null
 done
 )sh"},

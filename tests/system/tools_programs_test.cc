@@ -40,7 +40,8 @@ a.out: a.in b.in ; cat a.in b.in >$@; echo made $@
 .PRECIOUS: %.in
 M
 echo 1 >a.src; echo 2 >b.src
-make -s; make -s; make -q && echo current; touch a.src; make -q || echo old; make -s
+make -s; make -s; touch -d 2001-01-01 *.src; touch -d 2001-01-02 *.in; touch -d 2001-01-03 a.out
+make -q && echo current; touch a.src; make -q || echo old; make -s
 make -q && echo current; make -st; touch -d '2001-01-01' a.in; make -s; touch -r b.src a.out
 touch b.in; make -s -j 4; make -q; echo $?; make -s -W a.src; rm b.in; make -s
 for i in $(seq 50); do touch one; touch two; [ two -ot one ] && echo "times went back"; done; true
@@ -95,6 +96,9 @@ program calls_on_open_files
      {{"nowait True", "nowait False"}}},
     {"data_is_found_between_holes", "python3", R"sh(
 program data_is_found_between_holes
+)sh"},
+    {"any_sequence_on_one_file", "python3", R"sh(
+program any_sequence_on_one_file $(seq $SEED $((SEED + ROUNDS - 1)))
 )sh"},
     {"an_editor_saves", "cp mv", R"sh(
 program an_editor_saves
