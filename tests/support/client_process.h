@@ -1,6 +1,7 @@
 // Other processes that use the same directory. For tests/system.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,32 +37,37 @@ class ClientProcess {
   int result_ = 255;
 };
 
-// Two processes take turns: one asks, the other answers.
+// Two processes take turns: one asks, the other answers. Each says first which one it is, so that
+// neither waits for one that is gone.
 class Turns {
  public:
   Turns() {
-    const bool made = ::pipe2(ask_.data(), 0) == 0 && ::pipe2(answer_.data(), 0) == 0;
-    if (!made) ask_ = answer_ = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_.data()) != 0) ends_ = {-1, -1};
   }
   ~Turns() {
-    for (const int fd : {ask_[0], ask_[1], answer_[0], answer_[1]}) ::close(fd);
+    for (int& end : ends_) close_end(end);
   }
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
 
+  void be_asking() { close_end(ends_[1]); }
+  void be_answering() { close_end(ends_[0]); }
   // False where the other one is gone.
-  bool ask() const { return pass(ask_[1]) && take(answer_[0]); }
-  bool wait_to_be_asked() const { return take(ask_[0]); }
-  bool answer() const { return pass(answer_[1]); }
+  [[nodiscard]] bool ask() const { return pass(ends_[0]) && take(ends_[0]); }
+  [[nodiscard]] bool wait_to_be_asked() const { return take(ends_[1]); }
+  [[nodiscard]] bool answer() const { return pass(ends_[1]); }
 
  private:
-  static bool pass(int fd) { return ::write(fd, "x", 1) == 1; }
-  static bool take(int fd) {
-    char byte = 0;
-    return ::read(fd, &byte, 1) == 1;
+  static void close_end(int& end) {
+    if (end >= 0) ::close(end);
+    end = -1;
   }
-  std::array<int, 2> ask_{};
-  std::array<int, 2> answer_{};
+  static bool pass(int end) { return ::send(end, "x", 1, MSG_NOSIGNAL) == 1; }
+  static bool take(int end) {
+    char byte = 0;
+    return ::read(end, &byte, 1) == 1;
+  }
+  std::array<int, 2> ends_{};
 };
 
 }  // namespace kvslot::testing

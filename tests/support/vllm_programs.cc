@@ -28,6 +28,8 @@ class TieringFs : public ChunkProgram {
     if (direct.error() != 0) return direct.error();
     const ChunkBuffer page = make_chunk(0, kPageBytes);
     const int written = direct.write(page.bytes());
+    // A disk wants whole blocks; then only chunks of such are direct.
+    takes_any_length_ = direct.write(page.bytes().first(100)) == 0;
     const int outcome = first_failure({written, direct.close(), remove_file(probe)});
     if (outcome != 0) return outcome;
     ClientFile config(model_directory() + "/config.json", O_WRONLY | O_CREAT | O_TRUNC);
@@ -41,14 +43,14 @@ class TieringFs : public ChunkProgram {
                                   hex_of(hash_of(key) ^ ++puts_ ^ std::uint64_t(::getpid()) << 32) +
                                   ".tmp";
     if (const int error = make_directories(parent_of(final_path)); error != 0) return error;
-    ClientFile file(temporary, O_CREAT | O_EXCL | O_WRONLY | O_TRUNC | O_DIRECT);
+    ClientFile file(temporary, O_CREAT | O_EXCL | O_WRONLY | O_TRUNC | direct_flag(chunk.size()));
     if (file.error() != 0) return file.error();
     int written = file.write(chunk);
     if (written == 0) written = seal(temporary, chunk);
     return publish(file, written, temporary, final_path);
   }
   int get(const std::string& key, MutableChunk chunk) override {
-    const ClientFile file(path_of(key), O_RDONLY | O_DIRECT);
+    const ClientFile file(path_of(key), O_RDONLY | direct_flag(chunk.size()));
     if (file.error() != 0) return file.error();
     const int outcome = file.readv(chunk);
     return outcome != 0 ? outcome : check_seal(file.fd(), chunk);
@@ -71,7 +73,11 @@ class TieringFs : public ChunkProgram {
 
  private:
   static std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+  [[nodiscard]] int direct_flag(std::size_t size_bytes) const {
+    return takes_any_length_ ? O_DIRECT : direct_if_aligned(size_bytes);
+  }
   std::atomic<std::uint64_t> puts_ = 0;
+  bool takes_any_length_ = false;
 };
 
 // With the option that keeps a checksum in an attribute.
