@@ -92,7 +92,7 @@ print(
     os.fpathconf(src, "PC_NAME_MAX"),
     os.fpathconf(src, "PC_LINK_MAX") > 0,
 )
-for name in ("RWF_DSYNC", "RWF_HIPRI", "RWF_APPEND", "RWF_NOWAIT"):
+for name in ("RWF_DSYNC", "RWF_HIPRI", "RWF_APPEND"):
     if hasattr(os, name):
         print(name, said(os.pwritev, dst, [b"flag"], 10, getattr(os, name)))
 nowait = said(os.preadv, dst, [bytearray(4)], 10, os.RWF_NOWAIT)
