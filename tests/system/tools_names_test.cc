@@ -179,7 +179,8 @@ rm -f s*
 )sh"},
     {"trees_removed_by_two_at_once", "rm", R"sh(
 mkdir t; for i in $(seq 12); do mkdir -p t/$i/a/b; (cd t/$i
-touch $(seq 30) a/$(seq -s ' a/' 20) a/b/x); done; cp -r t u; { rm -rf t & rm -rf t & rm -rf u; wait; } 2>/dev/null
+touch $(seq 30) a/$(seq -s ' a/' 20) a/b/x); done; cp -r t u
+{ rm -rf t & rm -rf t & rm -rf u; wait; } 2>/dev/null
 ls; mkdir t; (for i in $(seq 100); do : >t/$i; done) & (for i in $(seq 100); do rm -f t/$i
 done) & (for i in $(seq 20); do ls -l t >/dev/null 2>&1; stat t/* >/dev/null 2>&1; done) & wait
 rm -rf t; ls
