@@ -22,7 +22,7 @@
 namespace kvslot::testing {
 namespace {
 
-constexpr std::size_t kPieceBytes = 16384;
+constexpr std::size_t kPieceBytes = 8192;
 
 class ArenaClientsTest : public ClientPlaceTest {
  protected:

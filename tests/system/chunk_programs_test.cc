@@ -44,8 +44,8 @@ class Worker {
     }
   }
   void use_sizes(bool all) const {
-    // Not a header of 28 bytes on every largest chunk: half the programs have none.
-    std::vector<std::size_t> sizes{29, 4096, 4097, (16 << 20) + hash_of(kind_.name) % 2 * 28};
+    const bool is_large = hash_of(kind_.name) % 2 == 0;  // to save time, not for every program
+    std::vector<std::size_t> sizes{29, 4096, 4097, is_large ? (16 << 20) + kHeaderBytes : 4 << 20};
     for (std::size_t size = 64 << 10; size <= 16 << 20 && all; size *= 2) {
       for (const std::size_t other : {size - 1, size, size + 1, size + kHeaderBytes}) {
         sizes.push_back(other);
