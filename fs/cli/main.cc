@@ -1,9 +1,11 @@
 // The command line: which command, with which arguments. The step after is fs/cli/commands.h.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -82,6 +84,18 @@ void add_format(CLI::App& app, CommandLine& line) {
   command->callback([&line] { line.run = [&line] { return run_format(line.format); }; });
 }
 
+// A number that no descriptor has yet would become one of the mount's own.
+std::string why_not_writable(const std::string& number) {
+  int fd = -1;
+  const char* const end = number.data() + number.size();
+  if (std::from_chars(number.data(), end, fd).ptr != end) return {};  // the conversion complains
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0)
+    return fmt::format("descriptor {} is not open; open it for kvslot: {}>FILE", fd, fd);
+  if ((flags & O_ACCMODE) == O_RDONLY) return fmt::format("descriptor {} is not open to write", fd);
+  return {};
+}
+
 // mount(8) calls its helpers with options of its own, and there -f means to fake.
 void add_mount(CLI::App& app, CommandLine& line, bool is_helper) {
   CLI::App* command = app.add_subcommand("mount", "Mount a store on a directory");
@@ -96,7 +110,8 @@ void add_mount(CLI::App& app, CommandLine& line, bool is_helper) {
   command
       ->add_option("--ready-fd", line.mount.ready_fd,
                    "Write one byte to this descriptor when the mount answers")
-      ->type_name("FD");
+      ->type_name("FD")
+      ->check(why_not_writable);
   command->add_flag("-s,-n,-v", line.is_ignored)->group("");
   command->add_option("-t", line.ignored_type)->group("");
   command->callback([&line] { line.run = [&line] { return run_mount(line.mount); }; });

@@ -68,7 +68,7 @@ TEST_F(HostileCommandLine, SizesThatCannotBeAreUsageErrors) {
 TEST_F(HostileCommandLine, NumbersOutOfRangeAreUsageErrors) {
   for (const char* rounds : {"-1", "0", "10001", "99999999999999999999", "x", ""})
     expect_usage_error({"bench", "put", "x", std::string("--rounds=") + rounds});
-  for (const char* fd : {"x", "", "99999999999999999999"})
+  for (const char* fd : {"x", "", "99999999999999999999", "-1", "987"})
     expect_usage_error({"mount", "x", directory_.path(), std::string("--ready-fd=") + fd});
 }
 
