@@ -8,7 +8,7 @@
 namespace kvslot {
 
 std::optional<std::string> explain_cut_off(const std::string& device_path) {
-  // Whoever holds the device beside us is the mount that could not open it.
+  // The mount that could not open it may still hold the device.
   const auto device = open_file_device(device_path, {.read_only = true, .exclusive = false});
   if (!device) return std::nullopt;
   const auto info = read_store_info(**device);

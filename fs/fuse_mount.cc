@@ -174,9 +174,9 @@ FuseMount::~FuseMount() {
   fuse_session_destroy(session_);                         // closes the connection
 }
 
-// Once: what is there afterwards is somebody else's.
+// Once, where it succeeds: what is there afterwards is somebody else's.
 void FuseMount::unmount() {
-  if (!is_unmounted_.exchange(true)) place_.unmount_lazily();
+  if (!is_unmounted_) is_unmounted_ = place_.unmount_lazily();
 }
 
 int FuseMount::serve_dev() {

@@ -151,9 +151,13 @@ std::expected<void, Complaint> MountedSession::open_volume(bool shares_device) {
   device_ = watched.get();
   auto volume = Volume::open(std::move(watched), volume_options);
   if (!volume) {
-    const auto cut_off = volume.error().code == Errc::kCorrupt
-                             ? explain_cut_off(options_.device_path)
-                             : std::nullopt;
+    device_ = nullptr;
+    std::optional<std::string> cut_off;
+    if (volume.error().code == Errc::kCorrupt) {
+      cut_off = answer_in_time(deadline(), [path = options_.device_path] {
+                  return explain_cut_off(path);
+                }).value_or(std::nullopt);
+    }
     return std::unexpected(cut_off ? fmt::format("{}: {}", options_.device_path, *cut_off)
                                    : explain(options_.device_path, volume.error()));
   }
