@@ -26,6 +26,7 @@ struct StatusChange {
   std::optional<std::uint64_t> size_bytes;
   AttributeChange attributes;
   bool clears_privileges = false;  // the caller may not keep suid and sgid over a size change
+  bool through_writer = false;     // with ftruncate, by somebody who may write the file
 };
 
 struct OpenMode {

@@ -151,7 +151,7 @@ LiveFileRef Filesystem::uncommitted(NodeId directory, std::string_view name, boo
   if (file == nullptr) return nullptr;
   MutexLock lock(file->mutex);
   // What a rewrite that did not fit left must not become the value: the old one moves along.
-  if (file->missing_at) return nullptr;
+  if (!file->missing.empty()) return nullptr;
   // Asked again: a commit that ended since has stored it.
   const auto now = volume_.lookup(directory, name);
   const bool comes_later = now && !now->stored && !file->content.is_partly_in_flight() &&
@@ -245,7 +245,8 @@ Result<FileStatus> Filesystem::live_status(LiveFile& file) {
   return result;
 }
 
-Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges) {
+Result<void> Filesystem::resize(NodeId node, const StatusChange& change) {
+  const std::uint64_t size_bytes = *change.size_bytes;
   auto pinned = files_.pin(node);
   if (!pinned) return fail(pinned);
   const Pin file(files_, std::move(*pinned));
@@ -254,15 +255,16 @@ Result<void> Filesystem::resize(NodeId node, std::uint64_t size_bytes, bool clea
     MutexLock lock(file->mutex);
     if (auto done = file->content.truncate(size_bytes); !done) return done;
     file->is_only_emptied = false;
-    file->missing_at.reset();
+    file->missing.clear();
     ++file->resizes;
     has_writer = file->writers > 0;
-    // Whoever empties an open file goes on to write it, as after O_TRUNC.
-    if (size_bytes == 0 && has_writer && file->content.stored_size_bytes() > 0)
-      file->is_rewrite = true;
+    // Whoever empties the file that it has open goes on to write it, as after O_TRUNC. Whoever does
+    // so by its path wants it empty.
+    if (size_bytes == 0)
+      file->is_rewrite = change.through_writer && file->content.stored_size_bytes() > 0;
   }
   note_change(*file, true);
-  if (clears_privileges) drop_privileges(*file);
+  if (change.clears_privileges) drop_privileges(*file);
   if (!has_writer) publisher_.commit(file.ref());  // no close will come
   return {};
 }
@@ -277,7 +279,7 @@ void Filesystem::forget_lost_privileges(NodeId node) {
 Result<FileStatus> Filesystem::change_status(NodeId node, StatusChange change) {
   ++counters_.setattrs;
   if (change.size_bytes) {
-    if (auto done = resize(node, *change.size_bytes, change.clears_privileges); !done) {
+    if (auto done = resize(node, change); !done) {
       return fail(done);
     }
   }

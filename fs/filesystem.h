@@ -23,6 +23,7 @@
 #include "fs/mount_options.h"
 #include "fs/parked_writes.h"
 #include "fs/publisher.h"
+#include "fs/range_set.h"
 #include "fs/reader_pool.h"
 
 namespace kvslot {
@@ -34,9 +35,9 @@ struct OpenFile {
   bool syncs = false;  // changes of it are durable before they are answered
   // Guarded by the file's lock.
   std::uint64_t errors_seen = 0;  // of LiveFile::error_count
-  // Where a write through this handle did not fit, until one of it does or the file is resized. The
+  // What was written through this handle and did not fit, until it does or the file is resized. The
   // kernel cuts long writes, and then says how much did fit; so close says it again.
-  std::optional<std::uint64_t> missing_at;
+  RangeSet missing;
   std::uint64_t resizes_seen = 0;  // of LiveFile::resizes, at that time
 };
 
@@ -135,7 +136,7 @@ class Filesystem {
   void commit_first(std::vector<LiveFileRef> files, Done done);
   void rename_now(NodeId from, std::string_view from_name, NodeId to, std::string_view to_name,
                   RenameMode mode, const Done& done);
-  Result<void> resize(NodeId node, std::uint64_t size_bytes, bool clears_privileges);
+  Result<void> resize(NodeId node, const StatusChange& change);
   void drop_privileges(LiveFile& file);
   void forget_lost_privileges(NodeId node);
   void note_change(LiveFile& file, bool waits);

@@ -57,7 +57,8 @@ Result<std::unique_ptr<OpenFile>> Filesystem::open(NodeId node, const OpenMode& 
       if (auto done = file->content.truncate(0); !done) return fail(done);
       if (!was_empty) file->is_only_emptied = true;
       if (file->content.stored_size_bytes() > 0) file->is_rewrite = true;
-      file->missing_at.reset();
+      file->missing.clear();
+      ++file->resizes;
     }
     ++file->handles;
     if (mode.writes) ++file->writers;
@@ -107,7 +108,7 @@ void Filesystem::release(std::unique_ptr<OpenFile> handle) {
     MutexLock lock(file->mutex);
     --file->handles;
     if (handle->writes) --file->writers;
-    abandons = handle->writes && file->writers == 0 && file->missing_at;
+    abandons = handle->writes && file->writers == 0 && !file->missing.empty();
     // Where somebody else has it open for writing, that one's close is the commit point. The last
     // handle counts even if it only reads: it may have created the file.
     commits = (handle->writes || file->handles == 0) && file->writers == 0 &&
@@ -256,7 +257,7 @@ bool Filesystem::lacks_a_write(const OpenFile& handle) {
   LiveFile& file = *handle.file;
   {
     MutexLock lock(file.mutex);
-    if (!handle.missing_at || handle.resizes_seen != file.resizes) return false;
+    if (handle.missing.empty() || handle.resizes_seen != file.resizes) return false;
   }
   const auto info = volume_.stat(file.node);
   return info && info->linked;

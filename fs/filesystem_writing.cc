@@ -13,31 +13,35 @@ namespace {
 
 constexpr std::size_t kCopyChunkBytes = kMiB;
 constexpr std::uint64_t kCopyBytesMax = 16 * kMiB;  // of one call; the caller goes on with the rest
+constexpr std::size_t kMissingRangesMax = 64;
+
+// Where there are very many, what lies between them counts as missing too: the old value stays.
+void add_missing(RangeSet& missing, std::uint64_t begin, std::uint64_t end) {
+  missing.add(begin, end);
+  if (missing.ranges().size() <= kMissingRangesMax) return;
+  missing.add(missing.ranges().front().begin, missing.ranges().back().end);
+}
 
 }  // namespace
 
 Result<void> Filesystem::write_now(LiveFile& file, OpenFile* handle, std::uint64_t offset_bytes,
                                    ConstBytes bytes, LiveContent::Memory memory) {
+  const std::uint64_t end = offset_bytes + bytes.size();
   MutexLock lock(file.mutex);
   if (memory == LiveContent::Memory::kPoolOnly && Publisher::is_commit_starved(file)) {
     return fail(Errc::kBusy, "write: a commit comes first");
   }
   if (auto done = file.content.write(offset_bytes, bytes, memory); !done) {
     if (done.error().code != Errc::kNoSpace) return done;
-    if (file.is_rewrite) file.missing_at = offset_bytes;
-    if (handle != nullptr && (!handle->missing_at || handle->resizes_seen != file.resizes)) {
-      handle->missing_at = offset_bytes;
-      handle->resizes_seen = file.resizes;
-    }
+    if (file.is_rewrite) add_missing(file.missing, offset_bytes, end);
+    if (handle == nullptr) return done;
+    if (handle->resizes_seen != file.resizes) handle->missing.clear();
+    handle->resizes_seen = file.resizes;
+    add_missing(handle->missing, offset_bytes, end);
     return done;
   }
-  const auto make_good = [&](std::optional<std::uint64_t>& missing_at) {
-    const bool is_written =
-        missing_at && offset_bytes <= *missing_at && offset_bytes + bytes.size() > *missing_at;
-    if (is_written) missing_at.reset();
-  };
-  make_good(file.missing_at);
-  if (handle != nullptr) make_good(handle->missing_at);
+  file.missing.remove(offset_bytes, end);
+  if (handle != nullptr) handle->missing.remove(offset_bytes, end);
   file.is_only_emptied = false;
   file.written_at = wall_clock_ns();
   return {};
@@ -46,6 +50,9 @@ Result<void> Filesystem::write_now(LiveFile& file, OpenFile* handle, std::uint64
 void Filesystem::finish_write(const LiveFileRef& file, bool syncs, Result<void> result, Done done) {
   if (!result) return done(std::move(result));
   publisher_.spill_if_large(file);
+  if (syncs && is_incomplete(*file)) {  // the old value stays
+    return done(fail(Errc::kNoSpace, "write: the value is not complete", ENOSPC));
+  }
   if (syncs)
     publisher_.commit(file, {.until = CommitWaiter::Until::kDurable, .done = std::move(done)});
   else

@@ -22,7 +22,7 @@ LiveFile::~LiveFile() {
 
 bool is_incomplete(LiveFile& file) {
   MutexLock lock(file.mutex);
-  return file.missing_at.has_value();
+  return !file.missing.empty();
 }
 
 LiveFileRef LiveFiles::find(NodeId node) const {

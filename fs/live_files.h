@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "fs/live_content.h"
+#include "fs/range_set.h"
 
 namespace kvslot {
 
@@ -68,7 +69,7 @@ struct LiveFile {
   // write of the new one did not fit, the old one comes back at the last close, unless that write
   // is made good.
   bool is_rewrite GUARDED_BY(mutex) = false;
-  std::optional<std::uint64_t> missing_at GUARDED_BY(mutex);
+  RangeSet missing GUARDED_BY(mutex);
   std::uint64_t resizes GUARDED_BY(mutex) = 0;
   bool is_abandoned GUARDED_BY(mutex) = false;         // reverts once the change in flight is back
   bool has_replaced GUARDED_BY(mutex) = false;         // took a name that another file had

@@ -195,7 +195,7 @@ void op_getattr(const Request& request, fuse_ino_t node, fuse_file_info*) {
 }
 
 void op_setattr(const Request& request, fuse_ino_t node, struct stat* attributes, int to_set,
-                fuse_file_info*) {
+                fuse_file_info* info) {
   if (is_pseudo(node)) return pseudo_setattr(request, node, to_set);
   StatusChange change;
   if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
@@ -208,6 +208,7 @@ void op_setattr(const Request& request, fuse_ino_t node, struct stat* attributes
     constexpr int kKillPrivileges = 1 << 11;
     change.clears_privileges =
         context_of(request).has_killpriv_v2 && (to_set & kKillPrivileges) != 0;
+    change.through_writer = info != nullptr && handle_of(info).writes;
   }
   AttributeChange& changes = change.attributes;
   const TimestampNs now = wall_clock_ns();

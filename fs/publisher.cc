@@ -189,7 +189,7 @@ void Publisher::submit(const LiveFileRef& file) {
       durability = admit_waiters(*file, outcome);
       record_times(*file);
       file->is_only_emptied = file->is_rewrite = false;
-      file->missing_at.reset();
+      file->missing.clear();
     }
   }
   if (!linked) {
@@ -263,7 +263,7 @@ void Publisher::abandon(const LiveFileRef& file) {
 void Publisher::revert(LiveFile& file) {
   file.mutex.assert_held();
   file.is_abandoned = file.is_rewrite = file.is_only_emptied = false;
-  file.missing_at.reset();
+  file.missing.clear();
   file.written_at.reset();
   file.content.revert();
   files_.mark_stale(file.node);

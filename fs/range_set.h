@@ -1,10 +1,12 @@
-// Disjoint ranges of numbers, sorted: which bytes of a window are dirty, which windows reserved.
-// Used by live_content. Meant for a handful of ranges.
+// Disjoint ranges of numbers, sorted: which bytes of a window are dirty, which windows reserved,
+// which bytes of a file did not fit. Used by live_content and filesystem. Meant for a handful of
+// ranges.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace kvslot {
@@ -32,6 +34,17 @@ class RangeSet {
     }
     first = ranges_.erase(first, last);
     ranges_.insert(first, Range{.begin = begin, .end = end});
+  }
+
+  // Takes [begin, end) out.
+  void remove(std::uint64_t begin, std::uint64_t end) {
+    if (begin >= end) return;
+    std::vector<Range> left;
+    for (const Range& range : ranges_) {
+      if (range.begin < begin) left.push_back({range.begin, std::min(range.end, begin)});
+      if (range.end > end) left.push_back({std::max(range.begin, end), range.end});
+    }
+    ranges_ = std::move(left);
   }
 
   // Forgets everything at or past `end`.

@@ -293,13 +293,59 @@ TEST_F(FilesystemTest, ACloseSaysOfItsOwnWritesOnlyThatTheyDidNotFit) {
 }
 
 TEST_F(FilesystemTest, ARewriteThatBeganWithFtruncateAndDidNotFitKeepsTheOldValue) {
-  const NodeId node = put("f", "old");
+  put("f", "old");
   const Handle big = fill_up(store_);
   Handle handle = store_.open("f", {.writes = true});
-  ASSERT_TRUE(store_.truncate(node, 0));
+  ASSERT_TRUE(store_.truncate(handle, 0));
   EXPECT_EQ(errno_of(store_.write(handle, 0, std::string(kMiB, 'x'))), ENOSPC);
   EXPECT_EQ(errno_of(store_.close(std::move(handle))), ENOSPC);
   EXPECT_EQ(store_.content("f"), "old");
+}
+
+// A log that an administrator empties while its writer finds the store full.
+TEST_F(FilesystemTest, WhatIsEmptiedByItsPathStaysSoThoughItsWriterFails) {
+  const NodeId node = put("log", std::string(kMiB, 'l'));
+  const Handle big = fill_up(store_);
+  Handle writer = store_.open("log", {.writes = true});
+  ASSERT_TRUE(store_.truncate(node, 0));
+  EXPECT_EQ(errno_of(store_.write(writer, 0, std::string(2 * kMiB, 'x'))), ENOSPC);
+  EXPECT_TRUE(store_.sync());
+  EXPECT_TRUE(store_.write(writer, 0, std::string(kMiB / 2, 'y'))) << "no space came back";
+  (void)store_.close(std::move(writer));
+  EXPECT_EQ(store_.content("log"), std::string(kMiB / 2, 'y'));
+}
+
+TEST_F(FilesystemTest, ASynchronousWriteDoesNotStoreARewriteThatDidNotFit) {
+  put("f", "old");
+  const Handle big = fill_up(store_);
+  Handle handle = store_.open("f", {.writes = true, .truncates = true});
+  EXPECT_EQ(errno_of(store_.write(handle, 4096, std::string(kMiB, 'x'))), ENOSPC);
+  EXPECT_EQ(errno_of(store_.write_durably(handle, 0, "begun")), ENOSPC);
+  EXPECT_EQ(errno_of(store_.close(std::move(handle))), ENOSPC);
+  EXPECT_EQ(store_.content("f"), "old");
+}
+
+TEST_F(FilesystemTest, ARewriteOfWhichSeveralPartsDidNotFitNeedsAllOfThem) {
+  const std::string filler(kMiB, 'x');
+  put("f", "old");
+  const Handle big = fill_up(store_);
+  Handle handle = store_.open("f", {.writes = true, .truncates = true});
+  EXPECT_EQ(errno_of(store_.write(handle, 0, filler)), ENOSPC);
+  EXPECT_EQ(errno_of(store_.write(handle, 2 * kMiB, filler)), ENOSPC);
+  ASSERT_TRUE(store_.truncate(big->file->node, 0));
+  EXPECT_TRUE(store_.write(handle, 2 * kMiB, filler));
+  EXPECT_EQ(errno_of(store_.flush(handle)), ENOSPC);
+  EXPECT_TRUE(store_.write(handle, 0, filler));
+  EXPECT_TRUE(store_.close(std::move(handle)));
+  EXPECT_EQ(store_.content("f"), filler + std::string(kMiB, '\0') + filler);
+}
+
+TEST_F(FilesystemTest, WhatAnotherEmptiesIsNotMissingToItsWriter) {
+  const Handle big = fill_up(store_);
+  Handle handle = store_.create("f");
+  EXPECT_EQ(errno_of(store_.write(handle, 0, std::string(kMiB, 'x'))), ENOSPC);
+  const Handle other = store_.open("f", {.writes = true, .truncates = true});
+  EXPECT_TRUE(store_.flush(handle));
 }
 
 TEST_F(FilesystemTest, ARewriteThatDidNotFitIsNotStoredByARename) {

@@ -140,6 +140,20 @@ Result<FileStatus> LiveStore::truncate(NodeId node, std::uint64_t size_bytes) {
   return fs().change_status(node, {.size_bytes = size_bytes, .attributes = {}});
 }
 
+Result<FileStatus> LiveStore::truncate(const Handle& handle, std::uint64_t size_bytes) {
+  return fs().change_status(
+      handle->file->node,
+      {.size_bytes = size_bytes, .attributes = {}, .through_writer = handle->writes});
+}
+
+Result<void> LiveStore::write_durably(const Handle& handle, std::uint64_t offset,
+                                      std::string_view text) {
+  return begin([&](Done done) {
+           fs().write(*handle, offset, bytes_of(text), {.syncs = true}, std::move(done));
+         })
+      .get();
+}
+
 Result<std::string> LiveStore::read(const Handle& handle, std::uint64_t offset, std::size_t size) {
   std::promise<Result<std::string>> answer;
   fs().read(*handle, offset, size, [&answer](Result<ReadView> view) {

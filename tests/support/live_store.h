@@ -59,7 +59,10 @@ class LiveStore {
   Result<void> sync();
   // As close(2): what FLUSH says.
   Result<void> close(Handle handle);
-  Result<FileStatus> truncate(NodeId node, std::uint64_t size_bytes);
+  Result<FileStatus> truncate(NodeId node, std::uint64_t size_bytes);  // by its path
+  Result<FileStatus> truncate(const Handle& handle, std::uint64_t size_bytes);
+  // As through a descriptor that was opened with O_SYNC.
+  Result<void> write_durably(const Handle& handle, std::uint64_t offset, std::string_view text);
   FileStatus status(NodeId node);
   Result<void> rename(std::string_view from, std::string_view to,
                       RenameMode mode = RenameMode::kReplace);
