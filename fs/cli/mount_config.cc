@@ -18,9 +18,11 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerMax{20};
 
-// Copies the file into a pipe, and ends the process. Only what is allowed after fork().
+// Copies the file into a pipe, and ends the process. Only what is allowed after fork(). It may wait
+// in the kernel for as long as the daemon lives, so it keeps nothing that others wait for.
 [[noreturn]] void copy_and_end(const char* path, int target) {
   std::array<char, 4096> buffer;
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
   ssize_t size = 0;
   while (file >= 0 && (size = ::read(file, buffer.data(), buffer.size())) > 0) {
