@@ -29,8 +29,11 @@ class BackPressureTest : public ::testing::Test {
       if (error != 0) ++failed;
       ++count;
     }
+    // Also where the test has failed: they come all the same.
     void wait_for(std::size_t wanted) const {
-      while (count < wanted) std::this_thread::yield();
+      const auto end = std::chrono::steady_clock::now() + kPatience;
+      while (count < wanted && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_GE(count, wanted);
     }
   };
 
@@ -56,8 +59,8 @@ class BackPressureTest : public ::testing::Test {
   }
   [[nodiscard]] std::uint64_t parked() { return store_.fs().counters().parked_writes; }
 
+  Answers answers_;  // outlives who gives them
   LiveStore store_{64 * kMiB, 4096, kStagingBytes};
-  Answers answers_;
   std::size_t asked_ = 0;
 };
 
@@ -108,7 +111,7 @@ TEST_F(BackPressureTest, CopiesWaitAsWritesDo) {
   std::uint64_t copies = 0;
   while (parked() == 0 && copies < 8) {
     begin_copy(source, target, copies++ * text.size(), text.size());
-    while (answers_.count < asked_ && parked() == 0) std::this_thread::yield();
+    yield_until([&] { return answers_.count == asked_ || parked() > 0; });
     EXPECT_LE(buffered_bytes(), kStagingBytes);
   }
   EXPECT_GT(parked(), 0U);
@@ -154,14 +157,17 @@ TEST_F(BackPressureTest, PunchesWaitAsWritesDo) {
 // Beyond the bound whoever writes waits as well, and no write fails for lack of memory.
 TEST_F(BackPressureTest, WhatWaitsIsBoundedToo) {
   constexpr std::uint64_t kWritesMax = 256 / 4;  // MiB that are kept, in writes
+  constexpr std::uint64_t kWrites = 70;
   store_.device().hold(OperationKind::kWrite);
   const std::string text = value_of(3, 4 * kMiB);
   Handle handle = store_.create("f");
   std::atomic<std::uint64_t> begun = 0;
   std::thread writer([&] {
-    for (std::uint64_t i = 0; i < 70; ++i, ++begun) begin_write(handle, i * text.size(), text);
+    for (std::uint64_t i = 0; i < kWrites; ++i, ++begun) begin_write(handle, i * text.size(), text);
   });
-  while (parked() < kWritesMax && answers_.failed == 0) std::this_thread::yield();
+  yield_until(
+      [&] { return parked() >= kWritesMax || answers_.failed > 0 || answers_.count == kWrites; });
+  EXPECT_GE(parked(), kWritesMax);
   EXPECT_LE(begun, kWritesMax + kStagingBytes / text.size());
   EXPECT_EQ(answers_.failed, 0U);
   EXPECT_LE(buffered_bytes(), kStagingBytes);
@@ -200,12 +206,16 @@ TEST_F(BackPressureTest, WhatItsCallerKeepsIsNotBounded) {
 // Whoever ends a mount does not wait for the device.
 TEST_F(BackPressureTest, NobodyWaitsForRoomAtTheEnd) {
   store_.device().hold(OperationKind::kWrite);
+  constexpr std::uint64_t kWritesMax = 256 / 4;
+  constexpr std::uint64_t kWrites = 80;
   const std::string text = value_of(6, 4 * kMiB);
   Handle handle = store_.create("f");
   std::thread writer([&] {
-    for (std::uint64_t i = 0; i < 80; ++i) begin_write(handle, i % 4 * text.size(), text);
+    for (std::uint64_t i = 0; i < kWrites; ++i) begin_write(handle, i % 4 * text.size(), text);
   });
-  while (parked() < 256 / 4 && answers_.failed == 0) std::this_thread::yield();
+  yield_until(
+      [&] { return parked() >= kWritesMax || answers_.failed > 0 || answers_.count == kWrites; });
+  EXPECT_GE(parked(), kWritesMax);
   store_.fs().parked().end_waiting();
   writer.join();
   store_.device().release();
@@ -279,7 +289,9 @@ TEST_F(FullStoreTest, ThereAWriteWaitsForWhoeverStillUsesARemovedFile) {
   const std::uint64_t refused = stat_of(store_.volume(), "no_space");
   begin_write(handle, 0, text);
   // Until it was tried again after it was put aside.
-  while (stat_of(store_.volume(), "no_space") < refused + 2) std::this_thread::yield();
+  yield_until(
+      [&] { return answers_.count > 0 || stat_of(store_.volume(), "no_space") >= refused + 2; });
+  EXPECT_EQ(answers_.count, 0U);
   used.reset();
   answers_.wait_for(asked_);
   EXPECT_EQ(answers_.failed, 0U);

@@ -1,18 +1,25 @@
 // Other processes that use the same directory. For tests/system.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <functional>
+
+#include "tests/support/patience.h"
 
 namespace kvslot::testing {
 
 // A copy of this process that runs `action`, which says nothing to the test but what it returns.
-// Waited for when destroyed.
+// Waited for when destroyed. The test fails, and it is killed, where it hangs.
 class ClientProcess {
  public:
   explicit ClientProcess(const std::function<int()>& action) : pid_(::fork()) {
@@ -25,6 +32,10 @@ class ClientProcess {
   // What its action returned, 0 to 254; 255 where it did not return.
   int wait() {
     if (pid_ <= 0) return result_;
+    if (!has_ended()) {
+      ADD_FAILURE() << "process " << pid_ << " does not end";
+      ::kill(pid_, SIGKILL);
+    }
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
@@ -33,6 +44,19 @@ class ClientProcess {
   }
 
  private:
+  // Waits until it has, or there is no hope.
+  [[nodiscard]] bool has_ended() const {
+    using std::chrono::milliseconds;
+    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+    EXPECT_GE(fd, 0) << "pidfd_open " << pid_;
+    if (fd < 0) return false;
+    pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
+    int count = -1;
+    while (count < 0) count = ::poll(&ended, 1, static_cast<int>(milliseconds(kPatience).count()));
+    ::close(fd);
+    return count == 1;
+  }
+
   pid_t pid_;
   int result_ = 255;
 };

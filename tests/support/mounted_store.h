@@ -2,6 +2,7 @@
 // For tests/system only: it runs the command.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "tests/support/command.h"
 #include "tests/support/control_files.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/descriptor.h"
 #include "tests/support/mount_guard.h"
 #include "tests/support/patience.h"
 #include "tests/support/proc_files.h"
@@ -78,9 +80,10 @@ class MountedStore {
   // A number of `.kvslot/stats`.
   [[nodiscard]] std::uint64_t stat(const std::string& name) const { return stat_of(root(), name); }
   // Until the space of removed files is free again: the kernel lets go of them in its own time.
-  void wait_until_removed_files_are_gone() {
+  void wait_until_removed_files_are_gone() const {
+    const Descriptor directory(root(), O_RDONLY | O_DIRECTORY);
     yield_until([&] {
-      shell("sync \"$M\"");
+      EXPECT_EQ(::fsync(directory), 0);
       return stat("nodes_unlinked") + stat("slots_doomed") == 0;
     });
   }

@@ -12,10 +12,15 @@ namespace kvslot::testing {
 // Only a hang takes so long.
 inline constexpr std::chrono::minutes kPatience{5};
 
-// Yields until it is true, or the test has failed: what is waited for may then never come.
+// Yields until it is true, or the test has failed: what is waited for may then never come. The test
+// fails where it hangs.
 template <typename Condition>
 void yield_until(const Condition& is_true) {
-  while (!is_true() && !::testing::Test::HasFailure()) std::this_thread::yield();
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!is_true() && !::testing::Test::HasFailure()) {
+    if (std::chrono::steady_clock::now() > end) ADD_FAILURE() << "what is waited for does not come";
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace kvslot::testing

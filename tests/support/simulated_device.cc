@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/transfer.h"
+#include "tests/support/patience.h"
 
 namespace kvslot::testing {
 namespace {
@@ -425,7 +426,7 @@ void SimulatedDevice::hold(OperationKind kind) {
 }
 
 void SimulatedDevice::wait_until_held(std::size_t calls) const {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
   const MutexLock lock(mutex_);
   while (held_count_ < calls)
     KVSLOT_CHECK(gate_changed_.wait_until(mutex_, end), "what is to be held comes");
