@@ -57,6 +57,7 @@ class KernelCalls : public ::testing::TestWithParam<const char*> {
     if (const std::string why = why_no_mount(); !why.empty()) GTEST_SKIP() << why;
     store_ = std::make_unique<MountedStore>("256M", GetParam());
     watchdog_ = std::make_unique<Watchdog>(store_->root());
+    ASSERT_FALSE(HasFailure());
   }
   void TearDown() override {
     watchdog_.reset();
