@@ -88,10 +88,12 @@ remove_scratch() {
 remove_scratch_in_time() {
   local log remover
   log=$(mktemp)
+  set -m  # a process group of its own, which can be killed as a whole
   remove_scratch >"$log" 2>&1 &
+  set +m
   remover=$!
   if ! timeout 120 tail --pid=$remover -f /dev/null; then
-    kill -9 $remover
+    kill -9 -- -$remover
     warn "$scratch could not be removed in time"
   fi
   cat "$log"
