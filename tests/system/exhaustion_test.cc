@@ -27,9 +27,12 @@ TEST_P(ExhaustionTest, WithLittleMemoryAMountWorksOrSaysSoInOneLine) {
   const std::string image = directory.path("store.img");
   testing::expect_ok(testing::run_kvslot({"format", image, "--size", "16M"}));
   const testing::MountGuard mount(directory.path("mnt"));
-  // Copies of the mount in other namespaces keep its connection when it is unmounted.
+  // Copies of the mount in other namespaces keep its connection when it is unmounted; each is there
+  // for long enough, and the next one soon enough, for one to be made just before that.
   const testing::BackgroundCommand copies(
-      {"/bin/sh", "-c", "while :; do unshare --mount --propagation private /bin/true; done"});
+      {"/bin/sh", "-c",
+       "copy() { unshare --mount --propagation private \"$@\"; }\n"
+       "copy true || exit; while :; do copy sleep 0.02 & sleep 0.005; done"});
   int refused = 0;
   // From what starts the command to what it needs with all of its threads.
   for (int mebibytes = 20; mebibytes <= 140; mebibytes += 8) {
