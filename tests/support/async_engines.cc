@@ -194,7 +194,14 @@ class PosixAioEngine final : public AsyncEngine {
 }  // namespace
 
 std::unique_ptr<AsyncEngine> make_async_engine(AsyncKind kind, std::string& reason) {
-  if (kind == AsyncKind::kPosixAio) return std::make_unique<PosixAioEngine>();
+  if (kind == AsyncKind::kPosixAio) {
+#if defined(__SANITIZE_THREAD__)
+    reason = "the C library starts threads of its own, in which ThreadSanitizer crashes";
+    return nullptr;
+#else
+    return std::make_unique<PosixAioEngine>();
+#endif
+  }
   if (kind == AsyncKind::kLibaio) {
     aio_context_t context = 0;
     if (::syscall(SYS_io_setup, kAsyncDepth, &context) == 0) {

@@ -40,11 +40,12 @@ class DirectBuffer {
   std::size_t beside_;
 };
 
-// The whole file, shared.
+// The whole pages of a file, shared.
 class Mapping {
  public:
   Mapping(int fd, std::size_t size, int protection)
-      : size_(size), data_(::mmap(nullptr, size, protection, MAP_SHARED, fd, 0)) {
+      : size_((size + kPageBytes - 1) / kPageBytes * kPageBytes),
+        data_(::mmap(nullptr, size_, protection, MAP_SHARED, fd, 0)) {
     EXPECT_NE(data_, MAP_FAILED) << std::strerror(errno);
   }
   ~Mapping() {
