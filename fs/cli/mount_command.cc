@@ -113,7 +113,9 @@ int run_mount(const MountArguments& arguments) {
 int run_unmount(const std::string& directory) {
   const std::string path = absolute_path(directory);
   const auto mount = find_mount(path);
-  if (!mount) return complain(directory, "nothing is mounted there; 'mount -t fuse.kvslot' lists");
+  if (!mount)
+    return complain(directory,
+                    "nothing is mounted there; 'mount -t fuse.kvslot,fuseblk.kvslot' lists");
   if (!mount->is_kvslot()) {
     return complain(directory, fmt::format("is no kvslot mount but {}; use umount", mount->type));
   }
