@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvslot::testing {
@@ -53,14 +54,36 @@ class Lister {
  public:
   explicit Lister(long now_seconds) : now_seconds_(now_seconds) {}
 
-  // Takes the descriptor of a directory.
-  void list(int directory_fd, const std::string& path) {
+  // Takes the descriptor of a directory. Trees may be deeper than the stack of a thread allows.
+  void list(int root_fd, const std::string& root) {
+    enter(root_fd, root);
+    while (!open_.empty()) {
+      OpenDirectory& last = open_.back();
+      if (last.next < last.names.size()) {
+        list_entry(::dirfd(last.directory), last.names[last.next++], last.path);
+      } else {
+        ::closedir(last.directory);
+        open_.pop_back();
+      }
+    }
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  struct OpenDirectory {
+    DIR* directory;
+    std::string path;
     std::vector<std::string> names;
+    std::size_t next = 0;
+  };
+
+  void enter(int directory_fd, const std::string& path) {
     DIR* const directory = ::fdopendir(directory_fd);
     if (directory == nullptr) {
       text_ += path + shown_error() + "\n";
       return;
     }
+    std::vector<std::string> names;
     errno = 0;
     while (const dirent* const entry = ::readdir(directory)) {
       const std::string_view name = entry->d_name;
@@ -68,12 +91,10 @@ class Lister {
     }
     if (errno != 0) text_ += path + shown_error() + "\n";
     std::ranges::sort(names);
-    for (const std::string& name : names) list_entry(::dirfd(directory), name, path);
-    ::closedir(directory);
+    open_.push_back({.directory = directory, .path = path, .names = std::move(names)});
   }
-  [[nodiscard]] std::string take() { return std::move(text_); }
 
- private:
+  // A directory is entered, and listed next.
   void list_entry(int directory_fd, const std::string& name, const std::string& parent) {
     const std::string path = parent + shown_name(name);
     struct stat status{};
@@ -95,7 +116,7 @@ class Lister {
     if (fd < 0) {
       text_ += path + " " + shown_error() + "\n";
     } else {
-      list(fd, path + "/");
+      enter(fd, path + "/");
     }
   }
 
@@ -146,6 +167,7 @@ class Lister {
   static constexpr long kRunSecondsMax = 4 * 3600;
   long now_seconds_;
   std::string text_;
+  std::vector<OpenDirectory> open_;  // from the root to the one that is listed
 };
 
 }  // namespace
